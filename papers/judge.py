@@ -162,8 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         others = read_prompts(given.against, option="--against", answers=True)
         found = verdict(judge.preferences(rows, others[: given.limit]))
     except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
+        parser.exit(2, f"error: {error}\n")
     print(
         f"wins of {given.answers} against {given.against}: {found.wins:.1%}, standard"
         f" error {found.error:.1%}; the judge agrees with itself in both orders on"

@@ -35,7 +35,7 @@ def best_rates(cells: Sequence[Row], axes: Sequence[str]) -> dict[tuple[str, ...
         loss = cell["validation"]
         if loss is not None:
             missed = not cell["feasible"]
-            cost = cell["excess"] if missed and cell["excess"] is not None else loss
+            cost = cell["excess"] if missed else loss
             costs.setdefault(family, []).append((missed, cost, cell[RATE]))
     return {family: min(tried)[2] for family, tried in costs.items()}
 
@@ -53,8 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         rows = list(_compare(given, *split_over(words)))
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        parser.exit(2, f"error: {error}\n")
     print("\n".join(rows))
     return 0
 

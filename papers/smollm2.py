@@ -189,16 +189,17 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m papers.smollm2", description=__doc__
     )
     parser.add_argument("out", help="a new or empty folder")
-    parser.add_argument("--file", help="a GGUF file; by default the package's")
+    parser.add_argument(
+        "--file", type=Path, help="a GGUF file; by default the package's"
+    )
     options = parser.parse_args(arguments)
     try:
         out = check_out(options.out)
         if out.is_dir() and any(out.iterdir()):
             raise UserError(f"{out} is not empty; pass a new folder")
-        convert(Path(options.file) if options.file else _packaged(), out)
+        convert(options.file or _packaged(), out)
     except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
+        parser.exit(2, f"error: {error}\n")
     print(f"{out}: config.json, model.safetensors, tokenizer.json")
     return 0
 

@@ -14,9 +14,6 @@ import pytest
 
 from tests.train.commands import quiet, read
 from unroll_jax.train import Model, load
-from unroll_jax.train.core.evaluate import read as read_split
-from unroll_jax.train.core.plan import make_plan
-from unroll_jax.train.core.step import init_state, jit_step
 from unroll_jax.train.exporting import export
 from unroll_jax.train.main import fit
 
@@ -62,21 +59,6 @@ def perturbed(params: Any) -> Any:
         lambda leaf: leaf + jnp.asarray(0.05 * rng.normal(size=leaf.shape), leaf.dtype),
         params,
     )
-
-
-def trained_losses(task: Any) -> tuple[np.ndarray, np.ndarray]:
-    plan, seed = make_plan(task), task.options.seed
-    state, step = init_state(task, plan, seed), jit_step(task, plan)
-    batches = task.batches(seed, 0, None)
-
-    def validated() -> np.ndarray:
-        reading = read_split(task, state.params, "validation", task.trial)
-        return reading["losses"].mean(axis=0)
-
-    before = validated()
-    for _ in range(plan.num_steps):
-        state, _ = step(state, next(batches))
-    return before, validated()
 
 
 def assert_resumes(

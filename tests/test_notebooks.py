@@ -17,7 +17,7 @@ MACHINE = re.compile(r"/(?:home|root|tmp|work|Users|usr)/|site-packages")
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_is_executed_small_and_needs_no_clone(path):
-    assert len(NOTEBOOKS) == 17
+    assert len(NOTEBOOKS) == 18
     assert path.stat().st_size <= LARGEST
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     code = [cell for cell in cells if cell["cell_type"] == "code"]

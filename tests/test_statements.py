@@ -71,7 +71,7 @@ def test_every_statement_has_a_test_or_a_reason(
             }, f"{label}: {name}"
 
 
-def test_every_row_of_the_papers_has_a_test_and_a_state():
+def test_every_row_of_the_papers_has_a_test():
     page = (ROOT / "docs" / "explanation" / "rows.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+) \| (.+) \| (.+) \| (.+) \| (.+) \|$", page, re.M)
     assert [int(number) for number, *_ in rows] == list(range(1, 106))

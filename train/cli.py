@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import sys
+import textwrap
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -50,6 +51,7 @@ WAY_OUT = "give a TOML file of options, or the config.json of a run of this expe
 FRAME = re.compile(r"[\u2500-\u257f]|-{5,}")  # lines around and between tyro's messages
 NOT_OPTIONS = ("version", "experiment", "task", "found")  # of a config.json
 NARROWEST = 40  # columns in which tyro can draw
+INDENTED = re.compile(r"^( {5,})\S.*(?:\n\1\S.*)*", re.MULTILINE)  # a paragraph
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,10 +256,23 @@ def parse(
             return tyro.cli(cls, args=arguments, prog=program, **given_default)
     except SystemExit as ended:
         if not ended.code:
-            sys.stdout.write(shown.getvalue())
+            sys.stdout.write(filled(shown.getvalue()))
             raise
         message = f"{_message(printed.getvalue(), hint)}; see `{program} --help`"
         raise _option_error(ended) or UserError(message) from None
+
+
+def filled(text: str) -> str:
+    """Returns tyro's help with full lines, where it keeps the breaks of the source."""
+    width = shutil.get_terminal_size().columns
+
+    def fill(match: re.Match[str]) -> str:
+        words = " ".join(match[0].split())
+        room = width - len(match[1])
+        lines = textwrap.fill(words, room, break_on_hyphens=False)
+        return textwrap.indent(lines, match[1])
+
+    return INDENTED.sub(fill, text)
 
 
 def configured(

@@ -16,7 +16,7 @@ from .config.options import to_json
 from .config.run import FREE, RunConfig
 from .core.evaluate import best_checkpoint, evaluated_step
 from .core.folder import read_config
-from .core.metrics import validation_of
+from .core.metrics import furthest_out, validation_of
 from .core.objective import multipliers_in_order
 from .core.plan import make_plan
 from .core.step import evaluated_params
@@ -174,22 +174,20 @@ def _describe(
     evaluation = None
     if evaluated_step(run) == step:
         evaluation = task.summary(read_object(run / "evaluation.json"))
-    of_constraints: Row = {"feasible": None, "excess": None, "multipliers": None}
+    feasible, excess, numbers = None, None, None
     if validation is not None:
-        feasible, excess, _ = task.options.judge(validation)
-        if excess is not None:
-            numbers = None if multipliers is None else multipliers.tolist()
-            of_constraints = {
-                "feasible": feasible,
-                "excess": excess,
-                "multipliers": numbers,
-            }
+        judged = task.options.judge(validation)
+        if judged.excess is not None:
+            feasible, excess = judged.feasible, judged.excess
+            numbers = np.asarray(multipliers).tolist()  # None of None
     return {
         "format": FORMAT,
         "experiment": experiment,
         "task": task.options.task,
         "step": step,
-        **of_constraints,
+        "feasible": feasible,
+        "excess": excess,
+        "multipliers": numbers,
         "validation": validation,
         "evaluation": evaluation,
         "config": without_folders(to_json(dataclasses.replace(task.options, **FREE))),
@@ -253,8 +251,8 @@ def _constraints(description: Row) -> str:
     )
     if excess is None:
         return words
-    room = f"{abs(excess):.1%} {'over' if excess > 0 else 'below'} its bound"
-    return f"{words} on the validation split (the layer furthest out is {room})"
+    room = furthest_out(description["validation"], excess)
+    return f"{words} on the validation split: {room}"
 
 
 def _usage(task: str) -> str:

@@ -52,11 +52,9 @@ def command(arguments: list[str]) -> None:
     parsed = parse(GenerateArguments, arguments, "unroll-jax generate")
     _check_options(parsed)
     inputs = (parsed.prompts, parsed.source)
-    out = (
-        None
-        if parsed.out is None
-        else check_file(parsed.out, overwrite=parsed.overwrite, inputs=inputs)
-    )
+    out = parsed.out
+    if out is not None:
+        out = check_file(out, overwrite=parsed.overwrite, inputs=inputs)
     prompts = read_prompts(expanded(str(parsed.prompts), "--prompts"))[: parsed.limit]
     opened = open_decoder(parsed.source, dtype=parsed.dtype)
     longest = parsed.max_tokens or min(

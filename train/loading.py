@@ -23,6 +23,7 @@ from .core.checkpoint import Checkpoints
 from .core.evaluate import num_parameters
 from .core.folder import (
     FACTS,
+    FINISHED,
     check_first,
     checked,
     config_type,
@@ -31,7 +32,7 @@ from .core.folder import (
     require_checkpoints,
     require_place,
 )
-from .core.metrics import validation_of
+from .core.metrics import furthest_out, validation_of
 from .core.plan import make_plan
 from .core.step import evaluated_params, state_like
 from .core.task import Log, Params, Plan, Row, Task
@@ -81,22 +82,21 @@ class Model:
     def __repr__(self) -> str:
         """Returns experiment, task, steps, score and feasibility, a line each."""
         config = self.config
-        of = f" of {self.card['steps']}" if "steps" in self.card else ""
         lines = [
             f"Model of {self.card['experiment']} (task {config.task}):"
             f" {config.describe()}",
-            f"step {self.card['step']}{of}, {num_parameters(self.params):,} parameters",
+            f"step {self.card['step']}{self.card.get('of', '')},"
+            f" {num_parameters(self.params):,} parameters",
         ]
         if self.card["validation"] is None:
             return "\n  ".join([*lines, "no validation of this step is known"])
-        feasible, excess, metric = config.judge(self.card["validation"])
+        row = self.card["validation"]
+        feasible, excess, metric = config.judge(row)
         lines.append(f"{config.metric}: {metric:.4g}")
         if excess is not None:
             verdict = "feasible" if feasible else "NOT feasible"
-            side = "above" if excess > 0.0 else "below"
             lines.append(
-                f"{verdict} on the validation split: the layer furthest out is"
-                f" {abs(excess):.1%} {side} its bound"
+                f"{verdict} on the validation split: {furthest_out(row, excess)}"
             )
         return "\n  ".join(lines)
 
@@ -177,10 +177,13 @@ def load(folder: Path | str, *, task: Task | None = None, log: Log = print) -> M
     plan = make_plan(task)
     with Checkpoints(folder / "checkpoints", read_only=True, log=log) as checkpoints:
         step, state, notes = checkpoints.best(state_like(task, plan))
+    status = read_status(folder)
+    steps = status.get("steps", step)
+    early = status.get("state") == FINISHED and steps < plan.num_steps
     card = {
         "experiment": experiment,
         "step": step,
-        "steps": read_status(folder).get("steps", step),
+        "of": f" of {steps}{', stopped early' if early else ''}",
         "score": notes["score"],
         "validation": validation_of(folder, step),
     }

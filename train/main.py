@@ -203,10 +203,6 @@ def report(arguments: list[str]) -> None:
     from .report import make_report, write
 
     out = check_out(parsed.out)
-    if (out / "config.json").exists():
-        raise UserError(
-            f"--out {out} holds files of something else; pass an empty or a new folder"
-        )
     made = make_report(parsed.runs)
     require_writable(out)
     write(made, out)

@@ -177,7 +177,7 @@ def _write(place: Path, answers: Sequence[Answer]) -> None:
     content = "".join(lines).encode()
     if place.suffix and not place.is_dir():
         write_all(place.parent, {place.name: content})
-        print(f"{place}: predictions for {len(lines)} inputs")
+        print(f"{place}: predictions (inputs: {len(lines)})")
         return
     pictures = 0
     for answer in answers:
@@ -190,7 +190,7 @@ def _write(place: Path, answers: Sequence[Answer]) -> None:
             write_all(place / name, frames)
             pictures += len(frames)
     write_all(place, {ROWS: content})
-    print(f"{place}: {ROWS} of {len(lines)} inputs, and {pictures} pictures")
+    print(f"{place}: {ROWS} (inputs: {len(lines)}), pictures: {pictures}")
 
 
 def _show(answers: Sequence[Answer]) -> None:
@@ -218,10 +218,11 @@ def _of_images(model: Model, files: Sequence[Path]) -> Iterator[Answer]:
             "label": one.label,
             "probabilities": dict(zip(names, shares.tolist(), strict=True)),
         }
-        shown = {"picture": str(file), "class": one.label, "p": f"{shares.max():.3f}"}
+        shown = {"picture": str(file), "class": one.label}
         note = ""
-        if len(names) <= FEW:
-            del shown["p"]
+        if len(names) > FEW:
+            shown["p"] = f"{shares.max():.3f}"
+        else:
             for name, share in zip(names, shares, strict=True):
                 shown[f"p({name})"] = f"{share:.3f}"
         if hasattr(one, "radius"):

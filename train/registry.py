@@ -93,7 +93,6 @@ _LANGUAGE = Functions(
     ),
 )
 _SCENES = _IMAGES._replace(
-    task="tasks.images.task",
     predict=(
         'classes = model.predict("scene.png")  # or uint8 arrays, one or a list; the'
         " class of each pixel"

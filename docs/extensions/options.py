@@ -12,6 +12,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from unroll_jax.train.__main__ import USAGE
+from unroll_jax.train.cli import filled
 from unroll_jax.train.registry import EXPERIMENTS
 
 
@@ -76,7 +77,7 @@ def help_of(cls: Any, default: Any = None) -> str:
         contextlib.suppress(SystemExit),
     ):
         tyro.cli(cls, args=["--help"], prog="", **given)
-    return shown.getvalue().partition("\n\n")[2]
+    return filled(shown.getvalue().partition("\n\n")[2])
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -1,9 +1,7 @@
 """The benchmarks run, on sizes too small to mean anything."""
 
-import json
 import math
 
-import jax
 import numpy as np
 import pytest
 
@@ -90,46 +88,6 @@ def test_a_benchmark_runs_without_peers(module, monkeypatch):
     assert not [name for name in record.figures if "torch" in name]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["gorwth"], ["'gorwth'", "growth?"]),
-        (["gpu", "--only", "pairs,decodr"], ["--only", "'decodr'", "decoder?"]),
-    ],
-)
-def test_bad_arguments_are_one_line_and_exit_code_2(arguments, words, capsys):
-    with pytest.raises(SystemExit) as ended:
-        benchmarks.main(arguments)
-    error = capsys.readouterr().err
-    assert ended.value.code == 2
-    assert error.startswith("error: ")
-    assert error.count("\n") == 1
-    for word in words:
-        assert word in error
-
-
-def test_figures_are_written_with_what_they_are_of(capsys, monkeypatch, tmp_path):
-    record = Record(notes=["A note."])
-    record.time("step_seconds", np.array([1.0, 2.0, 3.0]), flops=4e9, rate=4e9)
-    record.figures["missing_mebibytes"] = float("nan")
-    monkeypatch.setattr(compile_time, "main", lambda *, quick, peers: record)
-    assert (
-        benchmarks.main(["compile_time", "--quick", "--out", str(tmp_path / "out")])
-        == 0
-    )
-    assert "compile_time" in capsys.readouterr().out
-    folder = tmp_path / "out"
-    written = json.loads((folder / "compile_time.json").read_text())
-    assert written["figures"] == {"step_seconds": 2.0, "missing_mebibytes": None}
-    assert written["spreads"] == {"step_seconds": 0.5}  # of quartiles 1.5 and 2.5
-    assert written["floors"] == {"step_seconds": {"flops": 4e9, "seconds": 1.0}}
-    assert written["quick"]
-    assert written["machine"]["cores"] >= 1
-    assert written["versions"]["jax"] == jax.__version__
-    assert "A note." in (folder / "compile_time.md").read_text()
-    assert (folder / "compile_time.png").stat().st_size > 0
-
-
 CONDITIONS = {
     "date": "2026-01-01",
     "quick": False,
@@ -139,7 +97,7 @@ CONDITIONS = {
 }
 
 
-def kept(folder, seconds, mebibytes, **conditions):
+def kept(folder, seconds, mebibytes):
     record = Record(
         figures={
             "step_mebibytes": mebibytes,
@@ -148,7 +106,7 @@ def kept(folder, seconds, mebibytes, **conditions):
         }
     )
     record.time("step_seconds", np.array(seconds))
-    write(record, "growth", folder, CONDITIONS | conditions)
+    write(record, "growth", folder, CONDITIONS)
     return folder
 
 
@@ -160,18 +118,8 @@ def test_changes_beyond_the_spread_are_marked(capsys, tmp_path):
     assert "4 figures in both, 0 changed" in printed  # by as much as both spreads
     kept(tmp_path / "new", [1.2, 1.3, 1.4], 11.0)
     benchmarks.main(["--compare", str(old), str(new)])
-    printed = capsys.readouterr().out
-    assert all(
-        line.endswith("*") == ("step_" in line)
-        for line in printed.splitlines()
-        if line.startswith("growth: ")
-    )
-    assert "4 figures in both, 2 changed" in printed  # and the power, by less than 10%
-    kept(tmp_path / "new", [1.0], 10.0, quick=True, versions={"jax": "2"})
-    benchmarks.main(["--compare", str(old), str(new)])
-    printed = capsys.readouterr().out
-    assert "--quick" in printed
-    assert "jax differs: 1; 2" in printed
+    # and the power, by less than 10%
+    assert "4 figures in both, 2 changed" in capsys.readouterr().out
 
 
 def test_a_constrained_step_takes_little_memory_beyond_a_plain_one():

@@ -1,15 +1,12 @@
 """The command for GPUs: its parts measure on any device, and lower for an H100."""
 
 import jax
-import jax.numpy as jnp
 import pytest
 
 from benchmarks import gpu
 from benchmarks.constrained_step.problems import Sizes, UnrolledSizes
 from benchmarks.gpu import ahead, decoder, equilibria, loop, opteq, pairs, steps
-from benchmarks.programs import product_flops
 from benchmarks.record import Record
-from unroll_jax.energies.equilibrium import convolution
 
 OPTEQ = opteq.Sizes(
     batch=2, side=6, changed={"widths": (2,) * 5, "features": 2}, product=16, repeats=1
@@ -64,29 +61,6 @@ def test_every_part_measures_on_any_device(name, monkeypatch):
         value > 0.0 for figure, value in figures.items() if figure.endswith("seconds")
     )
     assert figures.get("loop_compiled_in_20_steps", 0) == 0
-    if name == "precision":
-        assert all(
-            value <= 1e-5
-            for figure, value in figures.items()
-            if figure.endswith("highest residual")
-        )
-        assert all(
-            value < 1e-3
-            for figure, value in figures.items()
-            if figure.endswith("highest gradient error")
-        )
-    if name == "decoder":
-        model = DECODER.model
-        flops = (
-            6 * figures["parameters"] + 6 * model.num_layers * model.dim * model.tokens
-        )
-        rate = figures["plain_tokens_a_second"] * flops
-        assert figures["plain_share_of_peak"] == pytest.approx(
-            rate / figures["peak_flops_a_second"]
-        )
-        assert figures["plain_tokens_a_second"] == pytest.approx(
-            4 * 8 / figures["plain_seconds"]
-        )
 
 
 @pytest.mark.skipif(
@@ -126,23 +100,3 @@ def test_programs_of_full_size_lower_for_an_h100():
         4 * (1 + 25 / 32) * embedding,
     )
     assert flops == pytest.approx(2.0 * 2048 * (layers + read), rel=0.005)
-
-
-def test_products_are_counted_wherever_they_are():
-    weight, image, kernel = (
-        jnp.ones((3, 3)),
-        jnp.ones((2, 5, 5, 4)),
-        jnp.ones((3, 3, 4, 6)),
-    )
-
-    def looped(y):
-        return jax.lax.scan(
-            lambda y, _: (jax.checkpoint(jnp.matmul)(y, weight), None), y, length=7
-        )[0]
-
-    assert (
-        product_flops(jax.make_jaxpr(looped)(jnp.ones((2, 3))).jaxpr)
-        == 7 * 2 * 2 * 3 * 3
-    )
-    convolved = jax.make_jaxpr(convolution.convolve)(kernel, image).jaxpr
-    assert product_flops(convolved) == 2 * (2 * 5 * 5 * 6) * (3 * 3 * 4)

@@ -1,19 +1,14 @@
 """The benchmark of many devices: its formula is what traced and compiled steps send."""
 
 import json
-import math
 
-import jax
-import jax.numpy as jnp
 import pytest
 
 from benchmarks import weak_scaling
-from benchmarks.language_model import LanguageModel
 from benchmarks.weak_scaling import (
     LARGE,
     DecoderSizes,
     formula_bytes,
-    num_params,
     sent_bytes,
 )
 from tests.devices import on_eight_devices
@@ -86,23 +81,3 @@ def test_eight_devices_step_as_one_within_the_formula():
 def test_a_traced_large_step_sends_the_bytes_of_the_formula(devices, share):
     setting = LARGE._replace(num_devices=devices, share=share)
     assert sent_bytes(setting) == formula_bytes(setting) | {"psum": sums(setting)}
-
-
-def test_parameters_are_counted_from_the_shapes_of_the_model():
-    model = LanguageModel(**SIZES._asdict(), classes=SIZES.vocabulary)
-    shapes = jax.eval_shape(
-        lambda: model.init(
-            jax.random.key(0), jnp.zeros((1, 8), jnp.int32), lambda _, y: y.sum()
-        )
-    )
-    named = {
-        jax.tree_util.keystr(path): leaf
-        for path, leaf in jax.tree_util.tree_leaves_with_path(shapes)
-    }
-    matrices = [
-        math.prod(leaf.shape) for name, leaf in named.items() if "scale" not in name
-    ]
-    assert sum(num_params(SIZES)) == sum(matrices)
-    assert sum(num_params(weak_scaling.EIGHT_BILLION)) == pytest.approx(
-        8.03e9, rel=1e-3
-    )

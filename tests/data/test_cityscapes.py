@@ -73,22 +73,6 @@ def test_a_reduction_divides_the_sides(opened, root):
     assert opened("cityscapes", root, reduction=2).shape == (3, 4, 3)
 
 
-def lose_a_map(root):
-    map_file(root, "val/munster/munster_000000_000019").unlink()
-
-
-def lose_a_scene(root):
-    scene_file(root, "train/aachen/aachen_000000_000019").unlink()
-
-
-def write_an_unknown_id(root):
-    save(map_file(root, names_of("train")[0]), np.full((6, 8), 40, np.uint8))
-
-
-def write_colours(root):
-    save(map_file(root, names_of("train")[0]), np.zeros((6, 8, 3), np.uint8))
-
-
 def keep_one_city(root):
     for name in [*names_of("validation"), "train/bochum/bochum_000000_000313"]:
         scene_file(root, name).unlink()
@@ -101,22 +85,11 @@ def lose_val(root):
         map_file(root, name).unlink()
 
 
-def copy_beside(root):
-    for file in (scene_file, map_file):
-        path = file(root / "copy", names_of("train")[0])
-        save(path, np.asarray(Image.open(file(root, names_of("train")[0]))))
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lose_a_map, "munster_000000_000019_leftImg8bit.png' has no counterpart"),
-        (lose_a_scene, "aachen_000000_000019_gtFine_labelIds.png' has no counterpart"),
-        (write_an_unknown_id, "label id 40"),
-        (write_colours, "got RGB"),
         (keep_one_city, "two cities of train"),
         (lose_val, "no scenes of val"),
-        (copy_beside, "several data sets"),
     ],
 )
 def test_a_damaged_layout_is_an_error_of_one_line(opened, root, damage, message):

@@ -57,17 +57,6 @@ def two_pages(path):
     page.save(path, save_all=True, append_images=[page])
 
 
-def two_sizes(path):
-    parts = [
-        write_video(
-            path.with_suffix(".ts"), 25, codec="mpeg2video", side=side
-        ).read_bytes()
-        for side in (160, 80)
-    ]
-    path.with_suffix(".ts").unlink()
-    path.write_bytes(b"".join(parts))
-
-
 def tar(name="clip/002.png", kind=tarfile.REGTYPE, end=None):
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
@@ -130,11 +119,6 @@ BAD = [
     ),
     ("video", CLIPS | {"Test/Test001/003.png": cut_short}, "'Test/Test001/003.png'"),
     ("video", CLIPS | {"Train/Train002/026.png": link("gone")}, "No such file"),
-    (
-        "video",
-        CLIPS | {"Train/Train001/020.png": picture(0, (60, 80))},
-        "Train001/020.png' cannot be read",
-    ),
     ("video", CLIPS | {"Train/Train001/003.tif": two_pages}, "holds 2 pictures"),
     (
         "video",
@@ -151,35 +135,19 @@ BAD = [
     ("video", VIDEOS | {"d.avi": b""}, "'d.avi' cannot be read as a video"),
     (
         "video",
-        VIDEOS | {"d.avi": two_sizes},
-        "is not of the size (160, 160)",
-    ),
-    (
-        "video",
         {"a.avi": "#EXTM3U\n#EXTINF:1,\nb.avi\n"},
         "a.avi cannot be read as a video",
     ),
     ("video", pictures({"a": 20, "b": 20}), "holds 2 clip(s); give at least 3"),
-    ("video", pictures({"Test/Test001_gt": 20}), "no clips but masks"),
     (
         "video",
         VIDEOS | {"cover.png": picture()},
         "folders of frames or videos, as 'cover.png'; give each a folder",
     ),
     (
-        "video",
-        pictures({"train/val/a": 20, "train/b": 20, "test/c": 20}),
-        "train and validation",
-    ),
-    (
         "cifar10",
         CIFAR | {"data_batch_2.bin": CATS[:-100]},
         "data_batch_2.bin is not of 20 records of 3073 bytes",
-    ),
-    (
-        "cifar10",
-        CIFAR | {"data_batch_3.bin": b"\x0a" + CATS[1:]},
-        "data_batch_3.bin is not of 20 records",
     ),
     (
         "cifar10",
@@ -194,18 +162,8 @@ BAD = [
     ),
     (
         "image_folder",
-        IMAGES | {"train/cat/002.png": picture(0, (5, 7, 3))},
-        "'train/cat/002.png' ... (7, 5)",
-    ),
-    (
-        "image_folder",
         IMAGES | {"train/1.png": picture()},
         "'train/1.png' is not in the folder of a class",
-    ),
-    (
-        "image_folder",
-        IMAGES | {"test/cat/a.png": np.uint16(picture()[..., 0])},
-        "'test/cat/a.png' ... 8 bits",
     ),
     (
         "image_folder",
@@ -256,16 +214,6 @@ BAD = [
     ),
     (
         "table",
-        {"t.tsv": "text\ttext\tlabel\na\tb\tc\n"},
-        "line 2 cannot be read (it has not one value for each",
-    ),
-    (
-        "table",
-        {"t.csv": "text,label\na,x\n\ufefftext,label\nb,y\n"},
-        "line 3 cannot be read (it has not one value for each",
-    ),
-    (
-        "table",
         {"t.csv": "text,label\na,x\nb\0,y\n"},
         "line 3 is not UTF-8 text (it has a zero byte)",
     ),
@@ -291,11 +239,6 @@ BAD = [
     ),
     (
         "table",
-        {"t.csv": 'text,label\na,x\n"b,x\n'},
-        "t.csv line 3 cannot be read",
-    ),
-    (
-        "table",
         {"t.csv": ""},
         "the train file has no labelled texts",
     ),
@@ -310,7 +253,6 @@ BAD = [
         {"train.tsv": GOOD, "validation.parquet": "PAR1"},
         "'validation.parquet' looks like ... rename it if it is none",
     ),
-    ("table", {"val.tsv": GOOD, "test.tsv": GOOD}, "holds no train file"),
     ("table", {"train.tsv": GOOD, "test.tsv.gz": ""}, "'test.tsv.gz' looks like"),
     ("table", {"train.tsv": GOOD, "validate.tsv": GOOD}, "'validate.tsv' looks like"),
     (
@@ -335,7 +277,6 @@ BAD = [
         {"a/b.txt": "", "c.txt": ""},
         "give the folder aclImdb",
     ),
-    ("imdb", without(REVIEWS, "aclImdb/test/pos"), "holds no reviews test/CLASS"),
     ("alpaca", {"a.json": "{}"}, "is not a list; give a list of objects"),
     (
         "alpaca",
@@ -349,21 +290,10 @@ BAD = [
     ),
     ("alpaca", {"train.json": ANSWERS, "test.csv": ""}, "'test.csv' looks like"),
     ("alpaca", {"train.json": ANSWERS, "test/1.json": ANSWERS}, "'test' looks like"),
-    ("alpaca", {"test.json": ANSWERS, "a.txt": ""}, "holds no train file"),
     (
         "alpaca",
         {"a.jsonl": '{"prompt": "a", "prompt": "b", "answer": "c"}\n'},
         "prompt is there more than once",
-    ),
-    (
-        "prompts",
-        {"p.json": '[{"instruction": "a"}, 3]'},
-        "entry 2 must be an object with a text 'instruction'",
-    ),
-    (
-        "prompts",
-        {"p.json": '[{"instruction": "\\ud800"}]'},
-        "surrogates not allowed",
     ),
     ("prompts", {"p.json": "[" * 100_000}, "is not valid JSON"),
     ("prompts", {"p.txt": " \n\n"}, "has no prompt"),

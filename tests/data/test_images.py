@@ -1,7 +1,6 @@
 """Images and scenes equal the contents of files: digits, folders of classes,
 CIFAR-10 and CamVid."""
 
-import io
 import re
 import tarfile
 from collections import Counter
@@ -46,18 +45,6 @@ def test_digits_are_those_of_scikit_learn_dealt_to_three_splits(opened):
     assert pairs(*(digits.whole(split) for split in SPLITS)) == pairs(expected)
 
 
-def test_validation_is_cut_from_train(opened, tmp_path):
-    data = opened(
-        "image_folder",
-        write_pictures(tmp_path / "images", FOLDERS),
-        validation_share=0.4,
-    )
-    assert sizes(data) == [30, 20, 7]
-    assert np.bincount(data.whole("validation").labels).tolist() == [8, 12]
-    files = read((tmp_path / "images/train").glob("*/*")), np.repeat([0, 1], [20, 30])
-    assert pairs(*(data.whole(split) for split in SPLITS[:2])) == pairs(files)
-
-
 @pytest.mark.parametrize(
     ("suffix", "shape", "mode", "reverse"),
     [
@@ -84,9 +71,7 @@ def test_images_are_what_the_files_hold_however_they_are_packed(
     assert batch.labels.tolist() == [0] * 3 + [1] * 4
 
 
-def test_a_validation_folder_is_kept_and_what_is_passed_over_or_missing_logged(
-    opened, tmp_path
-):
+def test_a_validation_folder_is_kept_and_other_files_are_logged(opened, tmp_path):
     lines: list[str] = []
     counts = {
         "train/cat": 20,
@@ -106,14 +91,6 @@ def test_a_validation_folder_is_kept_and_what_is_passed_over_or_missing_logged(
     assert any("passing over 3 file(s) of other kinds" in line for line in lines)
 
 
-def test_folders_of_classes_may_differ_in_the_form_of_unicode(opened, tmp_path):
-    composed, decomposed = "caf\u00e9", "cafe\u0301"
-    counts = {f"train/{composed}": 20, "train/dog": 20, f"test/{decomposed}": 3}
-    data = opened("image_folder", write_pictures(tmp_path / "images", counts))
-    assert data.class_names == (composed, "dog")
-    assert data.whole("test").labels.tolist() == [0, 0, 0]
-
-
 @pytest.mark.parametrize("packed", [False, True])
 def test_cifar10_records_are_those_of_the_files(opened, tmp_path, monkeypatch, packed):
     monkeypatch.setattr(images, "RECORDS", len(RECORDS))
@@ -125,28 +102,20 @@ def test_cifar10_records_are_those_of_the_files(opened, tmp_path, monkeypatch, p
         records[:, 0] = RECORDS[:, 0]
         (folder / name).write_bytes(records.tobytes())
     data = opened("cifar10", pack(folder, "w:gz") if packed else tmp_path)
-    assert (data.shape, data.class_names, sizes(data)) == (
-        (32, 32, 3),
-        images.CLASSES,
-        [90, 10, 20],
-    )
-    batches = {split: data.whole(split) for split in SPLITS}
+    assert (data.shape, data.class_names) == ((32, 32, 3), images.CLASSES)
+    assert sizes(data) == [90, 10, 20]
 
     def parsed(*names):
-        """Planes of red, green and blue behind a label, as the data set's page
-        describes records."""
+        """A label, then planes of red, green and blue, as the data set's page says."""
         records = np.concatenate([contents[name] for name in names])
-        planes = [
-            records[:, start : start + 1024].reshape(-1, 32, 32)
-            for start in (1, 1025, 2049)
-        ]
-        return np.stack(planes, axis=-1), records[:, 0]
+        planes = records[:, 1:].reshape(-1, 3, 32, 32)
+        return planes.transpose(0, 2, 3, 1), records[:, 0]
 
+    batches = {split: data.whole(split) for split in SPLITS}
     np.testing.assert_array_equal(batches["test"].images, parsed("test_batch.bin")[0])
     assert pairs(batches["test"]) == pairs(parsed("test_batch.bin"))
-    assert pairs(batches["train"], batches["validation"]) == pairs(
-        parsed(*images.PARTS["train"])
-    )
+    train = pairs(batches["train"], batches["validation"])
+    assert train == pairs(parsed(*images.PARTS["train"]))
 
 
 @pytest.fixture
@@ -165,9 +134,7 @@ def camvid(tmp_path):
 
 
 @pytest.mark.parametrize(("mode", "reverse"), [(None, False), ("w:gz", True)])
-def test_camvid_is_read_as_it_is_by_the_numbers_of_palettes_and_unlabelled_does_not_count(
-    opened, camvid, mode, reverse
-):
+def test_camvid_is_read_by_the_numbers_of_its_palettes(opened, camvid, mode, reverse):
     with Image.open(camvid / "testannot/001.png") as picture:
         assert picture.mode == "P"
     data = opened("camvid", pack(camvid, mode, reverse=reverse))
@@ -203,29 +170,18 @@ def test_a_reduction_averages_images_and_keeps_labels(opened, camvid):
 @pytest.mark.slow
 def test_the_cifar10_archive_of_jpegs_is_read(real_data, opened, tmp_path):
     """A fiftieth of it, chosen by the numbers of the files."""
-    root, expected = tmp_path / "cifar10.tar", Counter()
-    with (
-        tarfile.open(real_data / "cifar10" / "cifar10_images.tar.gz") as everything,
-        tarfile.open(root, "w") as some,
-    ):
+    root = tmp_path / "cifar10.tar"
+    archive = real_data / "cifar10" / "cifar10_images.tar.gz"
+    with tarfile.open(archive) as everything, tarfile.open(root, "w") as some:
         for member in everything:
             if member.isfile() and re.search(r"[05]0\.\w+$", member.name):
-                content = everything.extractfile(member).read()
-                some.addfile(member, io.BytesIO(content))
-                expected[np.asarray(Image.open(io.BytesIO(content))).tobytes()] += 1
+                some.addfile(member, everything.extractfile(member))
     data = opened("image_folder", root)
     assert (sizes(data), data.shape) == ([900, 100, 200], (32, 32, 3))
     assert data.class_names[::9] == ("airplane", "truck")
     batches = [data.whole(split) for split in SPLITS]
-    assert [np.bincount(batch.labels).tolist() for batch in batches] == [
-        [90] * 10,
-        [10] * 10,
-        [20] * 10,
-    ]
-    assert (
-        Counter(image.tobytes() for batch in batches for image in batch.images)
-        == expected
-    )
+    counts = [np.bincount(batch.labels).tolist() for batch in batches]
+    assert counts == [[90] * 10, [10] * 10, [20] * 10]
     pixels = batches[0].images.reshape(-1, 3) / 255
     np.testing.assert_allclose(data.mean, pixels.mean(axis=0), rtol=1e-5)
     np.testing.assert_allclose(data.std, pixels.std(axis=0), rtol=1e-5)

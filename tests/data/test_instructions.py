@@ -1,7 +1,7 @@
 """Instructions with answers out of files, as tokens, and packed into rows."""
 
 import json
-from types import SimpleNamespace
+import re
 
 import numpy as np
 import pytest
@@ -32,21 +32,15 @@ def test_made_up_instructions_differ_and_have_the_right_answers(opened):
     data = opened("chores")
     prompts = [one.prompt for split in SPLITS for one in data.whole(split)]
     assert len(set(prompts)) == len(prompts) == 2400
+    sums = 0
     for prompt, answer in data.whole("test"):
-        words = prompt.removesuffix(".").split()
-        if words[0] == "Add":
-            assert answer == str(int(words[1]) + int(words[3]))
-        elif words[0] == "Count":
-            assert answer.split() == [
-                str(number) for number in range(int(words[2]), int(words[4]) + 1)
-            ]
-        elif words[-1] == "twice":
-            assert answer == f"{words[1]} {words[1]}"
+        if match := re.fullmatch(r"Add (\d+) and (\d+)\.", prompt):
+            assert int(answer) == sum(map(int, match.groups()))
+            sums += 1
+    assert sums > 0
 
 
-def test_the_entries_of_alpaca_are_questions_and_those_without_an_answer_are_left_out_with_a_count(
-    opened, tmp_path
-):
+def test_entries_of_alpaca_without_an_answer_are_left_out(opened, tmp_path):
     log, inputs = [], [{}, {"input": "it"}, {"input": ""}, {"input": "it"}]
     entries = [
         {"instruction": f"Do {n}", **inputs[n % 4], "output": f"done {n}"}
@@ -66,28 +60,21 @@ def test_the_entries_of_alpaca_are_questions_and_those_without_an_answer_are_lef
     }
 
 
-def test_files_of_both_suffixes_are_splits_and_a_single_file_is_train(opened, tmp_path):
-    for folder, names in (
-        ("two", ("train.json", "test.jsonl")),
-        ("one", ("alpaca_data.json",)),
-    ):
-        (tmp_path / folder).mkdir()
-        for name in names:
-            entries = [{"prompt": f"{name} {n}", "answer": "b"} for n in range(20)]
-            lines = "\n".join(map(json.dumps, entries))
-            text = lines if name.endswith("l") else json.dumps(entries)
-            (tmp_path / folder / name).write_text(text)
-    (tmp_path / "two" / "more.json").write_text("[]")
+def test_files_of_both_suffixes_are_splits(opened, tmp_path):
+    for name in ("train.json", "test.jsonl"):
+        entries = [{"prompt": f"{name} {n}", "answer": "b"} for n in range(20)]
+        lines = "\n".join(map(json.dumps, entries))
+        text = lines if name.endswith("l") else json.dumps(entries)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "more.json").write_text("[]")
     lines: list[str] = []
-    data = opened("alpaca", tmp_path / "two", lines.append)
+    data = opened("alpaca", tmp_path, lines.append)
     assert "  passing over 1 other file(s), as 'more.json'" in lines
     assert [data.num_examples(split) for split in SPLITS] == [18, 2, 20]
     assert {one.prompt[:10] for one in data.whole("test")} == {"test.jsonl"}
-    data = opened("alpaca", tmp_path / "one")
-    assert sum(data.num_examples(split) for split in SPLITS) == 20
 
 
-def test_a_template_tells_where_the_answer_starts_and_its_end_is_learned():
+def test_a_template_tells_where_the_answer_starts():
     tokenizer = byte_tokenizer()
     (encoded,) = AnswerTokenizer(tokenizer, None).encode([Conversation("Hé?", "Hó")])
     assert (
@@ -109,33 +96,16 @@ def test_a_template_tells_where_the_answer_starts_and_its_end_is_learned():
         )
 
 
-@pytest.mark.parametrize(
-    "template", ["{{ messages[0]['content'] }}", "{{ messages[-1]['content'] }}"]
-)
-def test_a_template_without_an_answer_behind_the_prompt_is_refused(template):
+def test_a_template_without_an_answer_behind_the_prompt_is_refused():
+    template = "{{ messages[0]['content'] }}"
     made = ChatTokenizer(byte_tokenizer()._tokenizer, template, {}, [3], where="here")
     with one_line(
         "the chat template of here does not put the answer behind the prompt; pass"
     ):
         AnswerTokenizer(made, "chat").encode([Conversation("a", "b")])
-    with one_line("does not put the answer behind the prompt; do this"):
-        AnswerTokenizer(made, "chat", mend="do this").questions(["a"])
 
 
-def test_a_tokenizer_without_an_end_of_answers_or_with_a_space_before_texts_is_refused():
-    with one_line("here names no token that ends an answer"):
-        AnswerTokenizer(
-            ChatTokenizer(byte_tokenizer()._tokenizer, None, {}, [], where="here"), None
-        )
-    # Of characters, with a space before texts, as SentencePiece puts it.
-    spacing = SimpleNamespace(
-        prefixes=True, template=None, stops=(0,), named={}, where="spacing"
-    )
-    with one_line("the tokenizer of spacing puts a space before texts"):
-        AnswerTokenizer(spacing, "alpaca").encode([Conversation("a", "b")])
-
-
-def test_long_answers_lose_their_end_and_prompts_without_room_are_left_out():
+def test_long_answers_lose_their_end():
     conversations = [Conversation("abc", "defgh"), Conversation("abcdefgh", "i")]
     tokenised = AnswerTokenizer(byte_tokenizer(), None).fitting(conversations, 9)
     assert (
@@ -205,16 +175,3 @@ def test_prompts_are_read_in_order(name, content, expected, tmp_path):
     path.write_bytes(content.encode())
     assert read_prompts(path) == expected
     assert [prompt.text for prompt in PROMPTS] == ["Add.\n\n1 and 2", "Grüße", "a\nb"]
-
-
-def test_answers_are_read_only_where_they_are_asked_for(tmp_path):
-    path = tmp_path / "p.json"
-    path.write_text(json.dumps([*ROWS, {"instruction": "a", "output": ""}]))
-    assert [prompt.answer for prompt in read_prompts(path, answers=True)] == [
-        "3",
-        None,
-        None,
-        "",
-    ]
-    path.write_text('[{"instruction": "b", "output": 0}]')
-    assert read_prompts(path) == [Prompt("b")]

@@ -1,21 +1,11 @@
-"""Batches by number, and records on the disk: functions of the seed and the step,
-one record at a time."""
+"""Batches by number, and epochs: functions of the seed and the step."""
 
 import itertools
-import weakref
 
 import numpy as np
 import pytest
-import tensorflow_datasets as tfds
 
-from tests.train.commands import quiet
-from unroll_jax.train.data.files import SPLITS
 from unroll_jax.train.data.prepared import (
-    Builder,
-    Kind,
-    Originals,
-    _write,
-    in_order,
     read_ahead,
     shuffled,
 )
@@ -35,7 +25,7 @@ def take(
 @pytest.mark.parametrize(
     ("num_records", "batches", "batch_size"), [(10, 15, 4), (3, 6, 10), (40, 30, 4)]
 )
-def test_an_epoch_visits_each_record_once_in_a_new_order_though_batches_span_epochs(
+def test_an_epoch_visits_each_record_once_in_new_order(
     num_records, batches, batch_size
 ):
     epochs = take(num_records, batches, batch_size=batch_size).reshape(-1, num_records)
@@ -46,7 +36,7 @@ def test_an_epoch_visits_each_record_once_in_a_new_order_though_batches_span_epo
 
 
 @pytest.mark.parametrize("start", [0, 1000])
-def test_batches_depend_on_seed_and_step_alone_and_processes_read_their_rows_of_them(
+def test_batches_depend_on_seed_and_step_also_in_processes(
     start,
 ):
     batches, parts = (
@@ -63,29 +53,3 @@ def test_batches_depend_on_seed_and_step_alone_and_processes_read_their_rows_of_
         for rows, some in zip(parts, of_processes, strict=True):
             np.testing.assert_array_equal(some[step], batch[rows])
     assert (take(100, 50, seed=3) != take(100, 50, seed=4)).any()
-
-
-def test_in_order_gives_each_record_once_and_a_short_last_batch():
-    batches = list(read_ahead(in_order(10, identity, batch_size=4)))
-    assert [batch.tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-
-
-def test_no_more_than_a_few_records_are_in_memory(tmp_path):
-    made: list[weakref.ref] = []
-    most = {"alive": 0}
-
-    def records(count):
-        for number in range(count):
-            pixels = np.full(16, number % 256, np.uint8)
-            made.append(weakref.ref(pixels))
-            yield {"pixels": pixels}
-            most["alive"] = max(most["alive"], sum(one() is not None for one in made))
-
-    features = {
-        "pixels": tfds.features.Tensor(shape=(16,), dtype=np.uint8, encoding="bytes")
-    }
-    originals = Originals(
-        features, {split: records(100) for split in SPLITS}, {"of": "train"}
-    )
-    _write(Builder(tmp_path, Kind("made", "1.0.0"), originals, quiet))
-    assert most["alive"] <= 3

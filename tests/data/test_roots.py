@@ -50,7 +50,7 @@ def test_the_source_is_known_from_what_lies_at_the_root(
     assert kind(root=str(root)).source == source
 
 
-def test_a_source_that_is_given_stays_and_none_needs_a_root():
+def test_a_source_that_is_given_stays():
     usual = ImageConfig()
     assert usual.source == "digits"
     given = dataclasses.replace(usual, source="cifar10", root="somewhere")
@@ -70,7 +70,7 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("source", ["image_folder", "class_folders"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_folders_of_classes_and_of_splits_are_read_by_every_task(
+def test_folders_of_classes_and_splits_are_read_by_every_task(
     opened, tmp_path, source, layout
 ):
     root = write_pictures(tmp_path / "images", LAYOUTS[layout])
@@ -103,6 +103,10 @@ def test_images_of_several_sizes_are_brought_to_one(opened, tmp_path):
     assert data.whole("test").images.shape[1:] == (8, 8, 3)
     grey = write_pictures(tmp_path / "grey", COUNTS, mode="L")
     assert opened("image_folder", grey, size=8).shape == (8, 8, 1)
+    wide = write_pictures(tmp_path / "wide", COUNTS, size=(9, 7))
+    said = []
+    opened("image_folder", wide, said.append, size=8)
+    assert any("are squeezed to squares" in line for line in said)
 
 
 @pytest.mark.parametrize("name", ["image-opteq", "certified-digits", "image-sets"])

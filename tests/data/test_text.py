@@ -3,7 +3,6 @@ each."""
 
 import json
 import re
-import shutil
 import tarfile
 import zipfile
 
@@ -83,15 +82,9 @@ def sst2(tmp_path):
     return tmp_path / "data"
 
 
-@pytest.mark.parametrize("below", ["", "SST-2.zip"])
-def test_sst2_is_read_as_written_from_folders_and_its_archive(opened, sst2, below):
-    if below == "SST-2.zip":
-        with zipfile.ZipFile(sst2 / below, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name in SENTENCES:
-                archive.write(sst2 / f"glue/SST-2/{name}.tsv", f"SST-2/{name}.tsv")
-                archive.writestr(f"SST-2/original/older/{name}.tsv", "another file")
+def test_sst2_is_read_as_written(opened, sst2):
     lines: list[str] = []
-    data = opened("sst2", sst2 / below, lines.append)
+    data = opened("sst2", sst2, lines.append)
     assert data.class_names == ("negative", "positive")
     for split, name in zip(SPLITS, SENTENCES, strict=True):
         texts, labels, seconds = data.whole(split)
@@ -118,19 +111,15 @@ def test_sst2_without_test_labels_is_tested_on_dev(opened, sst2):
     )
 
 
-@pytest.mark.parametrize("packed", [None, "w:gz"])
-def test_imdb_has_the_same_records_however_it_is_packed(opened, tmp_path, packed):
+def test_imdb_has_the_records_of_its_archive(opened, tmp_path):
     root = tmp_path / "imdb"
     for name, text in REVIEWS.items():
         (root / "aclImdb" / name).parent.mkdir(parents=True, exist_ok=True)
         (root / f"aclImdb/{name}.txt").write_text(text)
-    if packed:
-        with tarfile.open(root / "aclImdb_v1.tar.gz", packed) as archive:
-            for file in sorted((root / "aclImdb").rglob("*.txt"), reverse=True):
-                archive.add(file, file.relative_to(root))
-        shutil.rmtree(root / "aclImdb")
-    root = root / "aclImdb_v1.tar.gz" if packed else root
-    data = opened("imdb", root, validation_share=0.25)
+    with tarfile.open(root / "aclImdb_v1.tar.gz", "w:gz") as archive:
+        for file in sorted((root / "aclImdb").rglob("*.txt"), reverse=True):
+            archive.add(file, file.relative_to(root))
+    data = opened("imdb", root / "aclImdb_v1.tar.gz", validation_share=0.25)
     train, validation, test = (data.whole(split) for split in SPLITS)
     assert [
         text
@@ -144,10 +133,7 @@ def test_imdb_has_the_same_records_however_it_is_packed(opened, tmp_path, packed
     assert (test.texts, test.labels.tolist()) == (["Bad.", "Superb."], [0, 1])
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_mnli_has_pairs_in_three_classes_and_leaves_out_what_has_no_gold_label(
-    opened, tmp_path, packed
-):
+def test_mnli_has_pairs_in_three_classes_of_gold_labels(opened, tmp_path):
     root, columns = tmp_path / "mnli", ("sentence1", "sentence2", "gold_label")
     unusable = [("It rains.", "Really?", "-"), ("", "Empty.", "neutral")]
     write(root / "multinli_1.0_train.jsonl", [*PAIRS, *unusable], columns)
@@ -156,17 +142,13 @@ def test_mnli_has_pairs_in_three_classes_and_leaves_out_what_has_no_gold_label(
         [*PAIRS[::7], ("<BR />", "a", "neutral")],
         columns,
     )
-    if packed:
-        with zipfile.ZipFile(
-            tmp_path / "multinli_1.0.zip", "w", zipfile.ZIP_DEFLATED
-        ) as archive:
-            for file in root.iterdir():
-                archive.write(file, f"multinli_1.0/{file.name}")
-                archive.writestr(f"__MACOSX/multinli_1.0/._{file.name}", b"\x00\xff")
+    packed = tmp_path / "multinli_1.0.zip"
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in root.iterdir():
+            archive.write(file, f"multinli_1.0/{file.name}")
+            archive.writestr(f"__MACOSX/multinli_1.0/._{file.name}", b"\x00\xff")
     lines: list[str] = []
-    data = opened(
-        "mnli", tmp_path / "multinli_1.0.zip" if packed else root, lines.append
-    )
+    data = opened("mnli", packed, lines.append)
     assert (data.class_names, data.pairs) == (
         ("entailment", "neutral", "contradiction"),
         True,
@@ -178,29 +160,18 @@ def test_mnli_has_pairs_in_three_classes_and_leaves_out_what_has_no_gold_label(
 
 
 @pytest.mark.parametrize("name", ["{}.tsv", "{}.CSV", "{}.Jsonl"])
-def test_tables_are_read_as_written_with_the_classes_of_train(opened, tmp_path, name):
-    rows = [
-        (text.replace("\t", " ") if "sv" in name.lower() else text, label)
-        for text, label in ROWS
-    ]
-    for split, part in (
-        ("TRAIN", rows[:-6]),
-        ("val", rows[-6:-3]),
-        ("test", rows[-3:]),
-    ):
+def test_tables_are_read_as_written(opened, tmp_path, name):
+    rows = ROWS
+    if name == "{}.tsv":
+        rows = [(text.replace("\t", " "), label) for text, label in ROWS]
+    parts = {"TRAIN": rows[:-6], "val": rows[-6:-3], "test": rows[-3:]}
+    for split, part in parts.items():
         write(tmp_path / "table" / name.format(split), part)
-    for ignored in (
-        "dataset_info.json",
-        "._train.csv",
-        ".test.tsv",
-        "sample_submission.csv",
-        "train.py",
-    ):
+    for ignored in ("dataset_info.json", "._train.csv", "sample_submission.csv"):
         (tmp_path / "table" / ignored).write_text("no table")
     data = opened("table", tmp_path / "table")
     assert data.class_names == ("rain", "sun", "wind")
-    actual = {split: records(data, split) for split in SPLITS}
-    assert actual == {"train": rows[:-6], "validation": rows[-6:-3], "test": rows[-3:]}
+    assert [records(data, split) for split in SPLITS] == [*parts.values()]
     assert sum(sizes(opened("table", tmp_path / "table" / name.format("TRAIN")))) == 30
 
 
@@ -215,28 +186,17 @@ def test_columns_may_be_named_and_integers_are_in_order(opened, tmp_path):
     assert sorted(actual) == sorted((review, str(stars)) for review, stars, _ in rows)
 
 
-def test_lines_may_end_as_on_other_systems_and_quoted_fields_may_hold_line_breaks(
-    opened, tmp_path
-):
+def test_quoted_fields_may_hold_line_breaks_of_other_systems(opened, tmp_path):
     rows = "".join(
         f'"first\r\nsecond, {number}",{"ab"[number % 2]}\r\n' for number in range(40)
     )
-    (tmp_path / "t.csv").write_bytes(
-        b"\xef\xbb\xbftext,label\r\n" + rows.encode() + b"\r\n"
-    )
+    content = "\ufefftext,label\r\n" + rows + "\r\n"
+    (tmp_path / "t.csv").write_bytes(content.encode())
     texts = opened("table", tmp_path / "t.csv").whole("train").texts
     assert all(re.fullmatch(r"first\r\nsecond, \d+", text) for text in texts)
-    rows = "".join(
-        f'"first\u2028second {number}\t{"ab"[number % 2]}\r\n' for number in range(40)
-    )
-    (tmp_path / "t.tsv").write_bytes(b"text\tlabel\r\n" + rows.encode() + b"\r\n")
-    texts = opened("table", tmp_path / "t.tsv").whole("train").texts
-    assert all(re.fullmatch('"first\u2028second \\d+', text) for text in texts)
 
 
-def test_labels_that_look_the_same_are_one_class_and_those_that_look_alike_are_logged(
-    opened, tmp_path
-):
+def test_labels_that_look_the_same_are_one_class(opened, tmp_path):
     labels = [
         "caf\u00e9",
         "cafe\u0301",

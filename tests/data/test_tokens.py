@@ -44,9 +44,7 @@ def test_texts_are_split_into_the_words_of_the_treebank(text, words):
         (3, "a | g", 1),
     ],
 )
-def test_pairs_are_joined_and_the_longer_text_loses_its_end_first(
-    max_length, expected, truncated
-):
+def test_the_longer_text_of_a_pair_loses_its_end(max_length, expected, truncated):
     words, (first, second) = (
         WordTokenizer("abcdefghi"),
         (part.split() for part in expected.split(" | ")),
@@ -111,7 +109,7 @@ def test_batches_hold_the_texts_as_they_are_and_nothing_else(data, texts):
         assert not batch.token_types.any()
 
 
-def test_every_epoch_shows_each_text_once_but_for_a_random_rest(data):
+def test_every_epoch_shows_each_text_once_but_a_rest(data):
     batches = data.batches("train", batch_size=8, seed=0)
     assert data.steps_an_epoch("train", batch_size=8) == 10
     epochs = [
@@ -130,7 +128,7 @@ def test_every_epoch_shows_each_text_once_but_for_a_random_rest(data):
     assert len({tuple(epoch) for epoch in epochs}) == 12
 
 
-def test_batches_have_few_shapes_and_are_short_where_their_texts_are(data):
+def test_batches_have_few_shapes_and_little_padding(data):
     batches = list(itertools.islice(data.batches("train", batch_size=8, seed=0), 10))
     assert {batch.tokens.shape for batch in batches} == {
         (8, length) for length in SHAPES
@@ -163,15 +161,7 @@ def test_batches_depend_on_seed_and_step_alone(data, texts, start):
     assert numbers_of(first, data) != numbers_of(other, data)
 
 
-def test_more_texts_a_batch_than_there_are_show_each_equally_often_or_once_more(data):
-    batch = next(data.batches("validation", batch_size=30, seed=0, start_step=5))
-    assert (
-        sorted(np.bincount(numbers_of(batch, data), minlength=12)) == [2] * 6 + [3] * 6
-    )
-    assert data.steps_an_epoch("validation", batch_size=30) == 1
-
-
-def test_examples_are_each_text_once_in_the_order_that_is_told(data):
+def test_examples_are_each_text_once_in_the_order_told(data):
     batches, order = (
         list(data.examples("test", batch_size=8)),
         data.order("test", batch_size=8),
@@ -183,36 +173,3 @@ def test_examples_are_each_text_once_in_the_order_that_is_told(data):
     assert sorted(np.concatenate(order)) == list(range(20))
     lengths = [batch.tokens.shape[1] for batch in batches]
     assert lengths == sorted(lengths)
-
-
-def test_truncation_is_counted_and_logged_once_a_split(texts, data):
-    lines: list[str] = []
-    shorter = TokenData(texts, data.tokenizer, max_length=25, log=lines.append)
-    for _ in range(2):
-        batches = list(shorter.examples("train", batch_size=16))
-    assert lines == [
-        "  train: 27 of 81 texts have more than 25 tokens and lose their end"
-    ]
-    assert max(batch.tokens.shape[1] for batch in batches) == 25
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (
-            lambda data: data.tokenizer.encode(["a"], ["b"], max_length=2),
-            "max_length must be at least 3, got 2",
-        ),
-        (
-            lambda data: data.tokenizer.encode(["a"], ["b", "c"]),
-            "seconds must be as many as texts, 1, got 2",
-        ),
-        (
-            lambda data: WordTokenizer(["a", "b", "a"]),
-            "words must differ, got 'a' more than once",
-        ),
-    ],
-)
-def test_arguments_out_of_range_are_named(data, call, message):
-    with pytest.raises(ValueError, match=message):
-        call(data)

@@ -9,13 +9,10 @@ from pathlib import Path
 import pytest
 
 from unroll_jax.train.__main__ import main
-from unroll_jax.train.config.run import Membership
 
 CONTROLS = re.compile(
     r"[^\S\n\t\r ]|[\x00-\x08\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 )
-OPTION = re.compile(r"(?<![\w=-])--([a-z][\w.-]*\w)")
-MEMBERSHIP = [f"--{field.name}" for field in dataclasses.fields(Membership)]
 LONGEST = 120  # seconds; a command that takes longer hangs
 
 

@@ -49,11 +49,6 @@ PREPARE = [
         "separated by commas",
         files({"t.csv": CSV.replace(",", ";")}),
     ),
-    (
-        "table --from t.jsonl",
-        "line 1",
-        files({"t.jsonl": '{"text": "a", "label": NaN}\n'}),
-    ),
 ]
 ENCODER = (
     "run text-encoder --model.pretrained e --max-length 12 --data.source table"
@@ -62,18 +57,12 @@ ENCODER = (
 FILE = both(pictures(THREE), files({"p": "a file"}))
 RUNS = [
     (ENCODER, "--model.pretrained=e", files({"t.csv": CSV, "e": "a file"})),
-    (ENCODER, "hidden_size", encoder(hidden_size=-8)),
     (ENCODER, "num_layers=1000000000", encoder(num_hidden_layers=10**9)),
     (ENCODER, "NaN", encoder(layer_norm_eps=float("nan"))),
     (
         "run video-ut --data.source video --data.root d --batch-size 101",
         "--batch-size",
         pictures(THREE),
-    ),
-    (
-        "run image-dnn --data.source image_folder --data.root d --train-examples 19",
-        "--train-examples",
-        files(IMAGES),
     ),
     (
         "run text-ut --data.source table --data.root t.csv --min-count 100",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.hostile.command import Command
 from tests.hostile.given import Given, both, files, folders, link
-from tests.hostile.runs import as_file, as_folder, edited, gone, text, values
+from tests.hostile.runs import as_file, edited, gone, text, values
 from unroll_jax.train.core.folder import identity
 from unroll_jax.train.registry import EXPERIMENTS
 
@@ -38,14 +38,8 @@ EMPTY = both(run, gone("checkpoints/6"))
 READERS = [
     ("here", "here", None),
     ("run", "run", link("run", "run")),
-    ("run", "run", both(run, as_folder("config.json"))),
     ("run/config.json", "run/config.json", run),
     ("a", "a/run", both(partial(run, name="a/run"), partial(run, name="b/run"))),
-    (
-        "run",
-        "run/config.json",
-        both(run, text("config.json", '{"experiment": "video-ut"')),
-    ),
     (
         "run",
         "run",
@@ -53,11 +47,6 @@ READERS = [
     ),
     ("run", "checkpoints", both(run, as_file("checkpoints"))),
     ("run", "checkpoints", EMPTY),
-    (
-        "run",
-        "checkpoints",
-        both(EMPTY, folders("run/checkpoints/6.orbax-checkpoint-tmp")),
-    ),
 ]
 CONFIGS = {
     "config.json": [
@@ -92,7 +81,6 @@ LINES = [
         beside({"run/evaluation.json": f'{{"num_layers": 1{"0" * 400}}}'}),
     ),
     ("report nowhere run", "nowhere", run),
-    ("predict run --text good", "is a run on pictures or clips", run),
     ("predict run --file /dev/zero", "--file /dev/zero", beside({}, "text-ut")),
     ("predict run --file texts", "--file texts", beside({"texts": ""}, "text-ut")),
 ]

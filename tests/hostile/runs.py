@@ -89,17 +89,14 @@ HANDLED = [  # commands that succeed, and words that they print
     ),
     (RUN, ("finished already after 6 steps", *EVALUATED), gone("evaluation.json")),
     (RUN, (ON, *EVALUATED), both(CUT, gone("status.json"), text(".lock", "99999"))),
-    (RUN, (ON, *EVALUATED), both(CUT, lines(lambda rows: rows[:2]))),
     (RUN, EVALUATED, both(CUT, gone("checkpoints"))),
 ]
 REFUSED = [  # commands that end in a one-line error, and the word that it names
     ("evaluate run", "run", as_folder("evaluation.json")),
     ("export run", "run", gone("checkpoints/*/state")),
-    ("export run", "metrics.jsonl", text("metrics.jsonl", "{\n")),
     (RUN, "checkpoints", both(gone("evaluation.json"), gone("checkpoints"))),
     (RUN, "status.json", both(CUT, text("status.json", ""))),
     (RUN, "run/metrics.jsonl", both(CUT, as_folder("metrics.jsonl"))),
-    (RUN, "checkpoints", both(CUT, as_file("checkpoints"))),
     (RUN.replace("--out run", "--out run/config.json"), "run/config.json", OTHER_FILES),
 ]
 COMMANDS = [

@@ -92,9 +92,10 @@ def test_a_changed_file_is_accepted_or_refused(name, tmp_path, monkeypatch):
     file = tmp_path / READERS[name].name
     read(tmp_path)  # the valid file
 
-    number = settings.default.max_examples // (1 if name in DRAWN else 5)
-
-    @settings(max_examples=number, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=settings.default.max_examples // 5,
+        suppress_health_check=list(HealthCheck),
+    )
     @given(changed(file.read_bytes()))
     def attempt(content):
         file.write_bytes(content)

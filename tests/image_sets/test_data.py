@@ -1,21 +1,14 @@
 """Images from folders of classes, and sets of them."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from PIL import Image
 
-from tests.errors import one_line
 from tests.image_sets.conftest import CLASSES, COUNT
-from tests.train.commands import quiet
-from unroll_jax.train.tasks.image_sets import data as image_sets
 from unroll_jax.train.tasks.image_sets.data import NUM_SETS, SetSpec
 
 
-def test_folders_of_classes_become_stratified_splits_of_grey_images_of_one_size(
-    data, folders
-):
+def test_folders_become_stratified_splits_of_grey_images(data, folders):
     assert data.spec.class_names == CLASSES
     assert {split: data.num_images(split) for split in NUM_SETS} == {
         "train": 36,
@@ -45,7 +38,7 @@ def test_folders_of_classes_become_stratified_splits_of_grey_images_of_one_size(
     assert SetSpec.from_json(data.spec.to_json()) == data.spec
 
 
-def test_sets_have_as_many_images_of_each_of_their_classes_and_none_twice(data):
+def test_sets_have_as_many_images_of_each_class(data):
     sets = data.draw("train", 50, seed=1)
     assert (sets.shape, sets.dtype) == ((50, 4, 16), np.uint8)
     known = [{image.tobytes() for image in images} for images in data.by_class("train")]
@@ -63,7 +56,7 @@ def test_sets_have_as_many_images_of_each_of_their_classes_and_none_twice(data):
     assert len(pairs) == 3
 
 
-def test_batches_depend_on_seed_and_step_alone_and_evaluations_on_nothing(data):
+def test_batches_depend_on_seed_and_step(data):
     def batches(seed, start, rows=None):
         return data.batches(
             "train", batch_size=6, seed=seed, start_step=start, rows=rows
@@ -78,22 +71,3 @@ def test_batches_depend_on_seed_and_step_alone_and_evaluations_on_nothing(data):
     )
     np.testing.assert_array_equal(whole, parts)
     assert len(whole) == NUM_SETS["test"]
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        (
-            {"set_size": 10},
-            "a class has 4 images in validation, a set takes 5",
-        ),
-        ({"classes": 4}, "data.classes=4 is more than the 3"),
-    ],
-)
-def test_sets_that_the_folders_cannot_fill_are_one_line(
-    options, tmp_path, fields, words
-):
-    with one_line(words):
-        image_sets.load(
-            dataclasses.replace(options, prepared=str(tmp_path), **fields), log=quiet
-        )

@@ -11,20 +11,18 @@ from scipy.stats import multivariate_normal
 from tests.errors import one_line
 from tests.image_sets.conftest import changed
 from tests.reference import unrolled_layer
-from tests.tasks import assert_resumes, perturbed, trained_losses, without_data
+from tests.tasks import assert_resumes, perturbed, without_data
 from tests.train.commands import quiet, read
-from unroll_jax.train.config.constrained import ConstraintConfig
 from unroll_jax.train.core.evaluate import read as read_split
 from unroll_jax.train.core.task import Trial
 from unroll_jax.train.main import fit
 from unroll_jax.train.tasks.floors import LINEAR, ClassGaussians
-from unroll_jax.train.tasks.image_sets.options import BOUNDS, INPUT_LOSS, SetConfig
+from unroll_jax.train.tasks.image_sets.options import BOUNDS, INPUT_LOSS
 from unroll_jax.train.tasks.image_sets.task import (
     MEAN,
     MIXTURE,
     floors,
     make,
-    open_task,
 )
 
 pytestmark = pytest.mark.xdist_group("image-sets")
@@ -35,9 +33,7 @@ def params(task):
     return perturbed(jax.jit(task.init)(jax.random.key(0)))
 
 
-def test_losses_are_half_the_squared_errors_of_the_images_at_every_layer(
-    task, params, data
-):
+def test_losses_are_half_the_squared_errors_at_every_layer(task, params, data):
     sets = data.draw("train", 400, seed=0)
 
     @jax.jit
@@ -47,25 +43,18 @@ def test_losses_are_half_the_squared_errors_of_the_images_at_every_layer(
 
     noisy, losses = run(jnp.asarray(sets), params)
     layers = [np.asarray(leaf, np.float64) for leaf in params["params"]["layers"]]
-    for one, clean, row in zip(
-        np.float64(noisy.noisy[:5]),
-        sets[:5] / 255.0,
-        np.asarray(losses[:5]),
-        strict=True,
-    ):
-        outputs = [one]
+    for place in range(5):
+        outputs = [np.float64(noisy.noisy[place])]
         for weights in zip(*layers, strict=True):
             outputs.append(unrolled_layer(outputs[-1], *weights))
-        expected = [
-            0.5 * np.sum((output - clean) ** 2, axis=-1).mean() for output in outputs
-        ]
-        np.testing.assert_allclose(row, expected, rtol=1e-4)
-    assert np.var(noisy.noisy - noisy.clean) == pytest.approx(
-        0.2 * data.spec.pixel_std, rel=0.02
-    )
+        errors = np.stack(outputs) - sets[place] / 255.0
+        expected = 0.5 * np.sum(errors**2, axis=-1).mean(axis=-1)
+        np.testing.assert_allclose(losses[place], expected, rtol=1e-4)
+    variance = 0.2 * data.spec.pixel_std
+    assert np.var(noisy.noisy - noisy.clean) == pytest.approx(variance, rel=0.02)
 
 
-def test_trials_are_levels_of_noise_layers_with_noise_and_layers_left_out(task, params):
+def test_trials_are_levels_of_noise_and_disturbed_layers(task, params):
     trials = (Trial(0.2), Trial(0.2, lost=1), Trial(0.2, layer_noise=0.1))
     plain, lost, noisy = (
         read_split(task, params, "test", trial)["losses"] for trial in trials
@@ -73,19 +62,10 @@ def test_trials_are_levels_of_noise_layers_with_noise_and_layers_left_out(task, 
     assert plain.shape == (400, 3)
     np.testing.assert_array_equal(lost[:, 0], lost[:, 1])
     np.testing.assert_allclose(plain[:, 0], lost[:, 0], rtol=1e-6)
-    np.testing.assert_allclose(noisy[:, 1] - plain[:, 1], 0.5 * 16 * 0.1**2, atol=0.15)
-    assert np.mean(noisy[:, 1] - plain[:, 1]) == pytest.approx(
-        0.5 * 16 * 0.1**2, rel=0.05
-    )
-    assert set(task.trials) == {
-        f"{kind}half_squared_error" for kind in ("", "layer_noise_", "lost_layer_")
-    }
-
-
-def test_batches_are_those_of_the_seed(task):
-    first, again, other = (next(task.batches(seed, 0, None)) for seed in (0, 0, 7))
-    np.testing.assert_array_equal(first, again)
-    assert not np.array_equal(first, other)
+    added = np.mean(noisy[:, 1] - plain[:, 1])
+    assert added == pytest.approx(0.5 * 16 * 0.1**2, rel=0.05)
+    kinds = ("", "layer_noise_", "lost_layer_")
+    assert set(task.trials) == {f"{kind}half_squared_error" for kind in kinds}
 
 
 def test_the_mixture_of_gaussians_has_the_posterior_mean_of_scipy():
@@ -134,30 +114,8 @@ def test_floors_have_the_noise_of_the_networks(task, params, data):
     assert scores[LINEAR]["0.2"] > scores[LINEAR]["0.0"] > 0
 
 
-def test_steps_lower_the_loss(config, data):
-    before, after = trained_losses(
-        make(changed(config, method="plain", steps=60), data)
-    )
-    assert after[-1] < 0.6 * before[-1]
-    assert after[0] == before[0]
-
-
-BAD = [
-    ({"test_layer_noises": (0.1, 0.1)}, "test_layer_noises must be each once"),
-    ({"data": SetConfig(root="images", validation_share=0.6)}, "validation_share"),
-]
-
-
-@pytest.mark.parametrize(("fields", "words"), BAD, ids=str)
-def test_options_that_cannot_be_are_one_line(config, fields, words):
-    with one_line(words):
-        changed(config, **fields)
-
-
 @pytest.mark.nightly
-def test_seeds_of_each_method_are_run_folders_and_the_report_has_their_intervals(
-    config, folders, tmp_path
-):
+def test_seeds_of_each_method_are_run_folders(config, folders, tmp_path):
     seeds = changed(config, method="both", seeds=2)
     runs = fit(seeds, out=tmp_path / "demo", experiment="demo", log=quiet)
     assert [run.name.rpartition("-")[2] for run in runs] == ["0", "1"] * 2
@@ -186,9 +144,7 @@ def test_seeds_of_each_method_are_run_folders_and_the_report_has_their_intervals
     )
 
 
-def test_bounds_are_in_proportion_to_the_loss_of_the_input_and_not_below_it(
-    config, data, monkeypatch
-):
+def test_bounds_are_in_proportion_to_the_input(config, data):
     """Digits have 1.804 at the noise of training, for which the defaults were
     chosen; given bounds stay."""
 
@@ -197,27 +153,12 @@ def test_bounds_are_in_proportion_to_the_loss_of_the_input_and_not_below_it(
         return make(options, data).options.constraints
 
     wide = {"train_gamma": 3.0 * config.train_gamma}
-    near, far, given = (
-        bounds_of(BOUNDS),
-        bounds_of(BOUNDS, **wide),
-        dataclasses.replace(BOUNDS, reference=500.0),
-    )
+    far = bounds_of(BOUNDS, **wide)
     loss = 0.5 * data.spec.size**2 * config.train_gamma * data.spec.pixel_std
-    np.testing.assert_allclose(
-        [far.reference, far.floor], 3.0 * loss / INPUT_LOSS * np.array([1.85, 0.4])
-    )
-    assert near.reference > loss
+    expected = 3.0 * loss / INPUT_LOSS * np.array([1.85, 0.4])
+    np.testing.assert_allclose([far.reference, far.floor], expected, rtol=1e-3)
+    assert bounds_of(BOUNDS).reference > loss
+    given = dataclasses.replace(BOUNDS, reference=500.0)
     assert bounds_of(given, **wide) == given
-    monkeypatch.setattr(
-        "unroll_jax.train.tasks.image_sets.task.load", lambda *_, **__: data
-    )
-    for constraints, bounds in (
-        (BOUNDS, f"--constraints.reference {far.reference:.4g} "),
-        (given, None),
-    ):
-        open_task(
-            changed(config, constraints=constraints, **wide), (lines := []).append
-        )
-        assert [bounds in line for line in lines] == [True] * (bounds is not None)
     with one_line(r"constraints.reference=0.01 is below the loss of the noisy input"):
-        bounds_of(ConstraintConfig(bounds="cumulative", reference=0.01, alpha=(0.2,)))
+        bounds_of(dataclasses.replace(BOUNDS, reference=0.01))

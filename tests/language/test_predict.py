@@ -32,43 +32,28 @@ def reference_of(model, prompt, answer):
     return answer_logs(decoder, source.config, tokens, len(first)), tokens[len(first) :]
 
 
-def test_answers_are_judged_by_a_run_and_its_export_without_data_as_by_the_reference(
-    finished, tmp_path, capsys
-):
-    run, file, out = (
-        finished.folders[1],
-        tmp_path / "prompts.json",
-        tmp_path / "new" / "out.jsonl",
-    )
+def test_answers_are_judged_as_by_the_reference(finished, tmp_path):
+    """By a run and by its export, without data."""
+    run, file = finished.folders[1], tmp_path / "prompts.json"
+    out = tmp_path / "new" / "out.jsonl"
     file.write_text(json.dumps(ROWS))
-    prompts, answers = (
-        ["Say bado.", "Add.\n\n1 and 2", "Say mi."],
-        [row["output"] for row in ROWS],
-    )
-    with without_data(
-        run, tmp_path / "model", "unroll_jax.train.tasks.language.instructions.load"
-    ) as models:
+    prompts = ["Say bado.", "Add.\n\n1 and 2", "Say mi."]
+    answers = [row["output"] for row in ROWS]
+    load = "unroll_jax.train.tasks.language.instructions.load"
+    with without_data(run, tmp_path / "model", load) as models:
         readings = [model.predict(prompts, answers=answers) for model in models]
         assert main(["predict", str(run), "--file", str(file), "--out", str(out)]) == 0
-    assert f"{out}: predictions for 3 inputs" in capsys.readouterr().out
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     for prompt, answer, row, *each in zip(
         prompts, answers, rows, *readings, strict=True
     ):
         logs, tokens = reference_of(models[0], prompt, answer)
-        losses, right = (
-            -logs[:, np.arange(len(tokens)), tokens],
-            logs.argmax(axis=-1) == tokens,
-        )
-        assert (row["prompt"], row["answer"], row["tokens"]) == (
-            prompt,
-            answer,
-            len(tokens),
-        )
-        assert row["layers"] == [0, 1, 2, 3]
+        losses = -logs[:, np.arange(len(tokens)), tokens]
+        right = logs.argmax(axis=-1) == tokens
+        assert (row["prompt"], row["answer"]) == (prompt, answer)
+        assert (row["tokens"], row["layers"]) == (len(tokens), [0, 1, 2, 3])
         np.testing.assert_allclose(row["losses"], losses.mean(axis=1), rtol=1e-4)
         np.testing.assert_allclose(row["accuracies"], right.mean(axis=1))
         for one in each:
             np.testing.assert_allclose(one.log_probabilities, -losses[-1], rtol=1e-4)
-            np.testing.assert_allclose(one.losses, losses.mean(axis=1), rtol=1e-4)
-            assert (one.answer, one.layers) == (answer, (0, 1, 2, 3))
+            np.testing.assert_allclose(one.losses, row["losses"], rtol=1e-4)

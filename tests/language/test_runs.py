@@ -14,24 +14,7 @@ from unroll_jax.train.tasks.language.task import floors
 pytestmark = pytest.mark.xdist_group("language")
 
 
-def test_a_report_says_accuracy_under_noise_at_every_layer_and_what_counting_reaches(
-    finished,
-):
-    page = (finished.report / "index.html").read_text()
-    for words in (
-        "token accuracy on the test split",
-        "unigram",
-        "Layers on the test split, constrained",
-        "Acceptance",
-    ):
-        assert words in page
-    summary = read(finished.report / "summary.json")
-    assert {run["method"] for run in summary["runs"]} == {"plain", "constrained"}
-    for run in summary["runs"]:
-        assert set(run["accuracy"]) == {"0.0", "0.25", "1.0"}
-
-
-def test_a_run_that_was_cut_back_ends_like_the_whole_one(finished, small, tmp_path):
+def test_a_run_cut_back_ends_like_the_whole(finished, small, tmp_path):
     config = dict(small(method="both").variants())["constrained"]
     assert_resumes(
         config,

@@ -12,7 +12,7 @@ import pytest
 from tests.language.conftest import TINY, answer_logs, wide
 from unroll_jax.train.core.evaluate import evaluate, read
 from unroll_jax.train.core.plan import make_plan
-from unroll_jax.train.core.step import first_state, init_state, train_step
+from unroll_jax.train.core.step import init_state, train_step
 from unroll_jax.train.core.task import Trial
 from unroll_jax.train.tasks.language import instructions
 from unroll_jax.train.tasks.language.answers import PackedBatch
@@ -60,44 +60,27 @@ def measured(started):
     return run(params, rows)
 
 
-def test_rows_of_several_texts_lose_what_their_texts_lose_alone_on_their_answers(
-    started, alone, measured
-):
-    whole = started[0].inner.data.packed.whole("test")
-    assert whole.segments.max() > 1, "several in a row"
-    for losses, count, owners in zip(*measured, whole.owners, strict=True):
-        texts = [alone[0][number] for number in np.unique(owners[owners >= 0])]
-        np.testing.assert_allclose(
-            losses, sum(text.sum(axis=1) for text in texts), rtol=2e-5
-        )
-        assert count == sum(text.shape[1] for text in texts)
-
-
 def test_evaluation_figures_are_those_of_every_text_alone(started, alone, tmp_path):
     task, params, _ = started
     text_losses, words = alone
-    tokens = sum(text.shape[1] for text in text_losses)
-    mean = sum(text.sum(axis=1) for text in text_losses) / tokens
+    every = np.concatenate(text_losses, axis=1)
+    mean = every.mean(axis=1)
     plan = make_plan(task)
     opt_state = init_state(task, plan, 0).opt_state
     figures = evaluate(task, plan, params, opt_state, tmp_path)
     losses = read(task, params, "test", task.trial)["losses"]
     np.testing.assert_allclose(losses.mean(axis=0), mean, rtol=2e-5)
-    ratios = np.stack([text.mean(axis=1) for text in text_losses])
-    np.testing.assert_allclose(
-        losses[:, 1:] / losses[:, :-1], ratios[:, 1:] / ratios[:, :-1], rtol=5e-5
-    )
-    assert figures["num_tokens"] == tokens
-    assert figures["num_examples"] == len(text_losses) == 12
+    of_texts = np.stack([text.mean(axis=1) for text in text_losses])
+    quotients = lambda rows: rows[:, 1:] / rows[:, :-1]
+    np.testing.assert_allclose(quotients(losses), quotients(of_texts), rtol=5e-5)
+    assert (figures["num_tokens"], figures["num_examples"]) == (every.shape[1], 12)
     assert figures["perplexity"]["0.0"] == pytest.approx(np.exp(mean[-1]), rel=2e-5)
-    assert figures["accuracy"]["0.0"] == pytest.approx(1.0 - figures["error_rates"][-1])
+    accuracy = figures["accuracy"]
+    assert accuracy["0.0"] == pytest.approx(1.0 - figures["error_rates"][-1])
     named = np.concatenate(words, axis=1)
-    np.testing.assert_allclose(
-        figures["acceptance"]["0.0"], np.mean(named == named[-1], axis=1), rtol=1e-6
-    )
-    assert figures["area"] == pytest.approx(
-        (figures["accuracy"]["0.0"] + figures["accuracy"]["1.0"]) / 2
-    )
+    shares = np.mean(named == named[-1], axis=1)
+    np.testing.assert_allclose(figures["acceptance"]["0.0"], shares, rtol=1e-6)
+    assert figures["area"] == pytest.approx((accuracy["0.0"] + accuracy["1.0"]) / 2)
 
 
 def test_layers_that_are_read_are_counted_back_from_the_last():
@@ -109,38 +92,23 @@ def test_layers_that_are_read_are_counted_back_from_the_last():
         assert layers_read(DescentOptions(every=every), 7) == expected
 
 
-def test_chosen_positions_count_and_stand_for_all_of_a_row():
+def test_chosen_positions_stand_for_all_of_a_row():
     weights = np.zeros((2, 8), np.float32)
     weights[0, :6], weights[1, 2] = 1.0, 1.0
-    values = np.arange(16.0).reshape(2, 8)
-
-    @jax.jit
-    @jax.vmap
-    def draw(key):
-        chosen, shares = choose(key, weights, 3)
-        return (
-            chosen,
-            shares,
-            jnp.sum(
-                jnp.take_along_axis(jnp.asarray(values), chosen, axis=1) * shares,
-                axis=1,
-            ),
-        )
-
-    chosen, shares, sums = draw(jax.random.split(jax.random.key(0), 2000))
+    draw = jax.jit(jax.vmap(lambda key: choose(key, weights, 3)))
+    chosen, shares = map(np.asarray, draw(jax.random.split(jax.random.key(0), 2000)))
     assert chosen.shape == (2000, 2, 3)
     np.testing.assert_allclose(shares.sum(axis=-1), np.tile([6.0, 1.0], (2000, 1)))
     assert set(np.unique(chosen[:, 0])) == set(range(6))
-    assert np.all(np.sort(chosen[:, 0])[:, 1:] != np.sort(chosen[:, 0])[:, :-1]), (
-        "each once"
-    )
-    np.testing.assert_allclose(sums[:, 1], 10.0)
-    np.testing.assert_allclose(
-        sums[:, 0].mean(), values[0, :6].sum(), atol=5 * sums[:, 0].std() / 2000**0.5
-    )
+    assert np.all(np.diff(np.sort(chosen[:, 0])) > 0), "each once"
+    # the mean of 0..5 and place 2
+    sums = np.sum(chosen * shares, axis=-1)
+    np.testing.assert_allclose(sums[:, 1], 2.0)
+    error = 5 * sums[:, 0].std() / 2000**0.5
+    np.testing.assert_allclose(sums[:, 0].mean(), 15.0, atol=error)
 
 
-def test_the_last_layer_is_read_everywhere_and_others_where_it_was_drawn(
+def test_the_last_layer_is_read_everywhere_others_where_drawn(
     started, measured, task_of
 ):
     task, params, _ = started
@@ -153,48 +121,16 @@ def test_the_last_layer_is_read_everywhere_and_others_where_it_was_drawn(
         drawn = part.corrupt(PackedBatch(*map(jnp.asarray, rows)), part.trial, key)
         return part.losses(params, drawn, part.trial)[0], drawn.chosen
 
-    (first, chosen), (second, others) = (
-        measure(params, jax.random.key(seed)) for seed in (0, 1)
-    )
+    first, chosen = measure(params, jax.random.key(0))
+    _, others = measure(params, jax.random.key(1))
     assert chosen.shape[1] == -(-rows.places.shape[1] // 4)
     assert not np.array_equal(chosen, others), "every step draws its own"
     np.testing.assert_allclose(first[:, -1], whole[:, -1], rtol=1e-5)
     assert not np.allclose(first[:, 0], whole[:, 0], rtol=1e-3)
     np.testing.assert_allclose(first[:, :-1], whole[:, :-1], rtol=0.5)
-    assert not np.allclose(first[:, 0], second[:, 0], rtol=1e-3)
 
 
-@pytest.mark.slow
-def test_plain_training_only_watches_layers_before_the_last(started, task_of):
-    constrained, params, _ = started
-    rows = constrained.inner.data.packed.whole("test")
-    before, last = np.float32([1, 1, 1, 0]), np.float32([0, 0, 0, 1])
-
-    @jax.jit
-    def measure(params):
-        def measured(task):
-            drawn = task.corrupt(rows, task.trial, jax.random.key(0))
-            losses, pull = jax.vjp(
-                lambda params: jnp.sum(
-                    task.losses(params, drawn, task.trial)[0], axis=0
-                ),
-                params,
-            )
-            return losses, *jax.vmap(pull)(np.stack([before, last]))
-
-        return measured(task_of(train_gamma=0.0, method="plain")), measured(constrained)
-
-    (watched, gradient), (losses, expected) = measure(params)
-    np.testing.assert_allclose(watched, losses, rtol=1e-6)
-    assert np.any(expected["decoder"]["embedding"][0])
-    for plain, other in zip(
-        jax.tree.leaves(gradient), jax.tree.leaves(expected), strict=True
-    ):
-        assert not np.any(plain[0]), "layers before the last move nothing"
-        np.testing.assert_allclose(plain[1], other[1], rtol=1e-4, atol=1e-5)
-
-
-def test_noise_has_the_stated_strength_in_training_and_shifts_embeddings_alone(task_of):
+def test_noise_has_the_stated_strength_in_training(task_of):
     for noise, expected in (("deviation", 0.5), ("variance", 0.5**0.5)):
         task = task_of(train_gamma=0.5, noise=noise)
         rows = task.inner.data.packed.whole("train")
@@ -208,9 +144,8 @@ def test_noise_has_the_stated_strength_in_training_and_shifts_embeddings_alone(t
 
 def test_low_rank_changes_start_from_the_decoder_and_alone_move(started, measured):
     base, params, _ = started
-    config = dataclasses.replace(
-        base.options, method="plain", model=dataclasses.replace(TINY, lora_rank=2)
-    )
+    model = dataclasses.replace(TINY, lora_rank=2)
+    config = dataclasses.replace(base.options, method="plain", model=model)
     # past the check: changes are for given decoders
     task = make(config, base.inner.data)._replace(
         pretrained=lambda: jax.tree.map(jnp.copy, params["decoder"])
@@ -221,62 +156,31 @@ def test_low_rank_changes_start_from_the_decoder_and_alone_move(started, measure
     second, metrics = step(state)
     after, _ = step(second)
     losses, counts = measured
-    np.testing.assert_allclose(
-        metrics.layer_losses, losses.sum(axis=0) / counts.sum(), rtol=1e-6
-    )
-    moved = jax.tree.map(
-        lambda old, new: not np.array_equal(old, new), state.params, after.params
-    )
-    assert not any(jax.tree.leaves(moved["decoder"]))
-    assert all(jax.tree.leaves(moved["changes"]))
+    expected = losses.sum(axis=0) / counts.sum()
+    np.testing.assert_allclose(metrics.layer_losses, expected, rtol=1e-6)
+    same = jax.tree.map(np.array_equal, state.params, after.params)
+    assert all(jax.tree.leaves(same["decoder"]))
+    assert not any(jax.tree.leaves(same["changes"]))
     moments = [leaf.shape for leaf in jax.tree.leaves(state.opt_state) if leaf.ndim > 0]
     shapes = [leaf.shape for leaf in jax.tree.leaves(state.params["changes"])]
-    assert sorted(moments) == sorted(2 * shapes), (
-        "two moments of each that moves, and of nothing else"
-    )
-    assert np.isfinite(metrics.grad_norm)
-
-
-@pytest.mark.nightly
-def test_parts_recomputed_and_in_half_precision_are_the_same_step(task_of):
-    usual = {"train_gamma": 0.5, "descent": DescentOptions(every=2, positions=2)}
-    model = dataclasses.replace(TINY, dtype="bfloat16")
-    tasks = [
-        task_of(**usual),
-        task_of(**usual, accumulate=2, remat="everything"),
-        task_of(**usual, model=model),
-    ]
-    plans = list(map(make_plan, tasks))
-    state = first_state(tasks[0], plans[0], 0)
-    rows = next(tasks[0].batches(0, 0, None))
-    whole, parts, half = jax.jit(
-        lambda state, rows: [
-            train_step(task, plan, state, rows)[1]
-            for task, plan in zip(tasks, plans, strict=True)
-        ]
-    )(state, rows)
-    np.testing.assert_allclose(parts.layer_losses, whole.layer_losses, rtol=1e-5)
-    np.testing.assert_allclose(parts.grad_norm, whole.grad_norm, rtol=1e-4)
-    np.testing.assert_allclose(half.layer_losses, whole.layer_losses, rtol=2e-2)
-    assert half.layer_losses.dtype == np.float32
-    assert not np.array_equal(half.layer_losses, whole.layer_losses)
+    assert sorted(moments) == sorted(2 * shapes), "two moments of each that moves"
 
 
 def test_dropout_is_of_steps_of_training_and_not_of_readings(started):
     base, params, _ = started
     task = base.make(dataclasses.replace(base.options, dropout=0.5))
     rows = next(task.batches(0, 0, None))
+    training = base.trial._replace(augment=True)
 
-    @jax.jit
-    def run(rows):
-        quiet, noisy = base.trial, base.trial._replace(augment=True)
-        found = []
-        for one, trial in ((base, noisy), (task, quiet), (task, noisy)):
-            drawn = one.corrupt(rows, trial, jax.random.key(0))
-            found.append(one.losses(params, drawn, trial)[0])
-        return found
+    def losses(one, trial):
+        drawn = one.corrupt(rows, trial, jax.random.key(0))
+        return jax.jit(one.losses, static_argnums=2)(params, drawn, trial)[0]
 
-    plain, reading, step = run(rows)
+    plain, reading, step = (
+        losses(base, training),
+        losses(task, base.trial),
+        losses(task, training),
+    )
     np.testing.assert_array_equal(plain, reading)
     np.testing.assert_allclose(plain[:, 0], step[:, 0], rtol=1e-6)
     assert not np.any(plain[:, 1:] == step[:, 1:])

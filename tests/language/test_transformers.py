@@ -98,7 +98,7 @@ def test_a_given_decoder_is_exported_as_it_was_trained(run_of, kind, tmp_path):
 @pytest.mark.oracle("torch", "transformers")
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["drawn", *KINDS])
-def test_transformers_answers_token_for_token_by_the_python_of_the_model_card(
+def test_transformers_answers_by_the_python_of_the_model_card(
     finished, run_of, kind, tmp_path
 ):
     import torch

@@ -8,7 +8,6 @@ import pytest
 
 from papers.judge import Judge, main, verdict
 from tests.data.decoders.conftest import write_llama
-from tests.errors import one_line
 from tests.models import decoder_reference as reference
 from tests.train.commands import quiet
 from unroll_jax.train.loading import open_decoder
@@ -58,18 +57,6 @@ def test_the_likelihood_of_answers_is_that_of_their_tokens(opened):
         assert value == pytest.approx(np.mean(expected), rel=1e-4)
 
 
-def test_a_preference_is_the_share_of_its_letter_in_both_orders(opened):
-    judge = Judge(opened)
-    others = [row._replace(answer="a") for row in ROWS]
-    found = judge.preferences(ROWS, others)
-    swapped = judge.preferences(others, ROWS)
-    np.testing.assert_allclose(found, 1.0 - swapped[:, ::-1], atol=1e-6)
-    same = judge.preferences(ROWS, ROWS)
-    # a text against itself: what is left is the judge's bias to a letter
-    np.testing.assert_allclose(same.sum(axis=1), 1.0, atol=1e-6)
-    assert verdict(same).wins == 0.5
-
-
 def test_wins_are_means_over_both_orders_with_their_standard_error():
     preferences = np.array([[0.9, 0.8], [0.9, 0.3], [0.5, 0.5], [0.1, 0.2]])
     wins, error, agreement = verdict(preferences)
@@ -85,10 +72,6 @@ def test_files_of_generate_are_judged_by_commands(folder, tmp_path, capsys):
     assert "log-likelihood of 2 answers: -" in capsys.readouterr().out
     assert main([str(folder), first, "--against", second]) == 0
     assert "standard error" in capsys.readouterr().out
-    assert main([str(folder), str(tmp_path / "none.json")]) == 2
+    with pytest.raises(SystemExit, match="2"):
+        main([str(folder), str(tmp_path / "none.json")])
     assert "error: ANSWERS" in capsys.readouterr().err
-
-
-def test_answers_of_other_prompts_are_not_compared(opened):
-    with one_line("different prompts"):
-        Judge(opened).preferences(ROWS[:1], ROWS[1:2])

@@ -1,12 +1,11 @@
 """Looped networks on generated tasks: data, network and exits against loops in
-NumPy; runs, and their table."""
+NumPy; and a run."""
 
 import dataclasses
 import functools
 import itertools
 import json
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,21 +14,12 @@ import pytest
 from papers.looped.__main__ import main
 from papers.looped.exits import exit_loops, exit_threshold, state_changes
 from papers.looped.network import LoopedNetwork
-from papers.looped.study import FLOOR, Study, rises, train, violations
-from papers.looped.tasks import addition, mazes, prefix_sums, shortest_path
+from papers.looped.study import Study, violations
+from papers.looped.tasks import addition, mazes, shortest_path
 
 TINY = Study(
     steps=2, batch=4, loops=2, width=4, size=5, test_sizes=(7,), test_examples=6
 )
-
-
-def test_targets_of_prefix_sums_are_parities():
-    inputs, targets = prefix_sums(np.random.default_rng(0), 3, 9)
-    assert (inputs.shape, targets.shape) == ((3, 9, 1), (3, 9))
-    for row, parities in zip(inputs[..., 0], targets, strict=True):
-        assert [
-            int((row[: place + 1] == 1).sum()) % 2 for place in range(9)
-        ] == parities.tolist()
 
 
 def test_mazes_are_trees_whose_path_is_the_only_one():
@@ -52,18 +42,9 @@ def test_mazes_are_trees_whose_path_is_the_only_one():
 def test_sums_are_those_of_integers():
     inputs, targets = addition(np.random.default_rng(0), 20, 30)
     assert (inputs.shape, targets.shape) == ((20, 31, 20), (20, 31))
-
-    def number(digits):
-        return sum(int(digit) * 10**place for place, digit in enumerate(digits))
-
-    chains = []
-    for first, second, total in zip(
-        inputs[..., :10].argmax(-1), inputs[..., 10:].argmax(-1), targets, strict=True
-    ):
-        assert number(first) + number(second) == number(total)
-        passed_on = "".join("x" if carries else " " for carries in first + second == 9)
-        chains.append(max(map(len, passed_on.split())))
-    assert np.mean(chains) > 8  # of random digits about 1
+    powers = np.array([10**place for place in range(31)], object)
+    first, second = inputs[..., :10].argmax(-1), inputs[..., 10:].argmax(-1)
+    np.testing.assert_array_equal((first + second) @ powers, targets @ powers)
 
 
 def convolved(x, kernel):
@@ -79,29 +60,26 @@ def convolved(x, kernel):
 @pytest.mark.parametrize(("ndim", "shape"), [(1, (2, 6, 1)), (2, (2, 4, 3, 3))])
 def test_the_network_is_its_equation(ndim, shape, x64):
     model = LoopedNetwork(width=4, num_outputs=2, ndim=ndim, param_dtype=jnp.float64)
-    x = np.random.default_rng(0).normal(size=shape)
-    rng, shapes = (
-        np.random.default_rng(1),
-        jax.eval_shape(lambda: model.init(jax.random.key(0), x, loops=1)),
-    )
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=shape)
+    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), x, loops=1))
     variables = jax.tree.map(lambda leaf: 0.3 * rng.normal(size=leaf.shape), shapes)
-
-    def run(variables, x):
-        return model.apply(variables, x, loops=3, record=lambda logits, h: (logits, h))
-
-    result = jax.jit(run)(variables, x)
+    record = lambda logits, h: (logits, h)
+    last, (logits, found) = jax.jit(
+        lambda variables: model.apply(variables, x, loops=3, record=record)
+    )(variables)
     kernels = variables["params"]
-    h, states = np.maximum(convolved(x, kernels["prelude"]), 0.0), []
-    for _ in range(4):
-        states.append(h)
-        recalled = convolved(np.concatenate([h, x], -1), kernels["recall"])
+    states = [np.maximum(convolved(x, kernels["prelude"]), 0.0)]
+    for _ in range(3):
+        h = np.concatenate([states[-1], x], axis=-1)
+        recalled = convolved(h, kernels["recall"])
         inner = np.maximum(convolved(recalled, kernels["inner"]), 0.0)
-        h = np.maximum(recalled + convolved(inner, kernels["outer"]), 0.0)
+        states.append(np.maximum(recalled + convolved(inner, kernels["outer"]), 0.0))
     readouts = [convolved(state, kernels["readout"]) for state in states]
-    chex.assert_trees_all_close(
-        result[1], (np.stack(readouts), np.stack(states)), rtol=1e-10, atol=1e-12
-    )
-    chex.assert_trees_all_close(result[0], states[-1], rtol=1e-10, atol=1e-12)
+    close = {"rtol": 1e-10, "atol": 1e-12}
+    np.testing.assert_allclose(logits, readouts, **close)
+    np.testing.assert_allclose(found, states, **close)
+    np.testing.assert_allclose(last, states[-1], **close)
 
 
 def test_exits_are_those_of_each_example_looped_on_its_own():
@@ -125,25 +103,6 @@ def test_exits_are_those_of_each_example_looped_on_its_own():
     assert len(set(needed)) == 4
 
 
-def test_changes_are_shares_of_the_size_of_the_state():
-    states, changes = (
-        np.random.default_rng(0).normal(size=(5, 4, 3, 2)),
-        jax.jit(state_changes),
-    )
-    rows = states.reshape(5, 4, 6)
-    expected = (
-        np.linalg.norm(np.diff(rows, axis=0), axis=-1)
-        / np.linalg.norm(rows, axis=-1)[1:]
-    )
-    np.testing.assert_allclose(changes(states), expected, rtol=1e-5)
-    # 1e-41 is not in float32
-    large = 1e19 * 2.0 ** np.arange(5)[:, None, None, None] * np.ones((4, 3, 2))
-    np.testing.assert_allclose(changes(large), 0.5, rtol=1e-6)
-    np.testing.assert_allclose(changes(1e-41 * large), 0.5, rtol=1e-4)
-    large[1:] = np.nan  # which is never still
-    assert exit_loops(np.asarray(changes(large)), 0.1).tolist() == [4] * 4
-
-
 def test_the_threshold_is_the_cheapest_that_keeps_accuracy():
     # the loop from which an example is right
     needed = np.random.default_rng(0).integers(1, 9, 400)
@@ -152,23 +111,10 @@ def test_the_threshold_is_the_cheapest_that_keeps_accuracy():
     threshold = exit_threshold(changes, loops >= needed)
     assert 0.1 < threshold <= 0.5
     assert exit_loops(changes, threshold).tolist() == needed.tolist()
-    assert exit_loops(changes, 1e-9).tolist() == [9] * 400
     # Examples that are right late and still early loop on.
     changes = np.array([[0.5, 0.01], [0.2, 0.01], [0.1, 0.01]])
     correct = np.array([[0, 0], [1, 0], [1, 1]])
     assert exit_loops(changes, exit_threshold(changes, correct)).tolist() == [3, 3]
-
-
-def test_a_window_may_not_rise_above_start_or_floor():
-    losses = np.random.default_rng(0).uniform(0.001, 2.0, (4, 6)).astype(np.float32)
-    np.testing.assert_allclose(
-        rises(losses), losses[:, 1:] / np.maximum(losses[:, :1], FLOOR) - 1.0, rtol=1e-5
-    )
-    assert jax.grad(lambda f: rises(f).sum())(jnp.array([1.0, 2.0, 3.0])).tolist() == [
-        0.0,
-        1.0,
-        1.0,
-    ]
 
 
 def test_bounds_fall_to_the_floor_and_windows_may_not_rise():
@@ -198,61 +144,13 @@ def test_bounds_fall_to_the_floor_and_windows_may_not_rise():
     ]
 
 
-def test_a_command_trains_evaluates_and_prints_its_table(tmp_path, capsys):
-    options = [
-        "--steps",
-        "2",
-        "--batch",
-        "4",
-        "--loops",
-        "2",
-        "--width",
-        "4",
-        "--size",
-        "5",
-        "--test-examples",
-        "6",
-    ]
-    options += [
-        "--method",
-        "all",
-        "--far",
-        "3",
-        "--test-sizes",
-        "5",
-        "--out",
-        str(tmp_path),
-    ]
-    assert main(options) == 0
+def test_a_command_trains_and_evaluates(tmp_path, capsys):
+    words = "--steps 2 --batch 4 --loops 2 --width 4 --size 5 --test-examples 6"
+    words += f" --method all --far 3 --test-sizes 5 --out {tmp_path}"
+    assert main(words.split()) == 0
     (path,) = tmp_path.glob("*.json")
     (results,) = json.loads(path.read_text())["results"].values()
-    assert (
-        1.0
-        <= results["exit"]["low"]
-        <= results["exit"]["loops"]
-        <= results["exit"]["high"]
-        <= 16.0
-    )
-    assert (
-        "| all, far starts to 3, steps 2, batch 4, loops 2, width 4, size 5 | 1 |"
-        in capsys.readouterr().out
-    )
+    exits = results["exit"]
+    assert 1.0 <= exits["low"] <= exits["loops"] <= exits["high"] <= 16.0
     assert main(["--loops", "0"]) == 2
     assert "loops" in capsys.readouterr().err
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("task", "method", "far"),
-    [
-        ("prefix-sums", "last", 0),
-        ("prefix-sums", "progressive", 3),
-        ("mazes", "random", 3),
-        ("addition", "constrained", 3),
-    ],
-)
-def test_every_method_trains(task, method, far):
-    params = jax.device_get(
-        train(dataclasses.replace(TINY, task=task, method=method, far=far))
-    )
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params))

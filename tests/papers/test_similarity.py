@@ -17,7 +17,7 @@ def cosines(y):
     return np.mean([unit(y[u]) @ unit(y[v]) for u, v in pairs])
 
 
-def test_the_mean_cosine_is_that_of_all_pairs_of_different_tokens():
+def test_the_mean_cosine_is_of_pairs_of_different_tokens():
     y = np.random.default_rng(0).normal(size=(3, 5, 4)).astype(np.float32)
     expected = [cosines(tokens) for tokens in y]
     actual = similarity.mean_cosine(jnp.asarray(y), jnp.ones((3, 5), bool))
@@ -59,16 +59,8 @@ def test_layers_of_log_are_those_of_the_formulas(rule, step, monkeypatch):
     np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-12)
 
 
-def test_growth_is_the_rise_on_the_unit_interval_also_over_the_slope_at_0():
-    np.testing.assert_allclose(
-        similarity.growth(log(2.0)), [np.log(1.5), 2.0 * np.log(1.5)], rtol=1e-6
-    )
-    rise = 1.0 - np.exp(-1.0)
-    np.testing.assert_allclose(similarity.growth("softmax"), [rise, rise], rtol=1e-6)
-
-
 @pytest.mark.nightly
-def test_slower_growth_keeps_tokens_dissimilar_only_under_steps_of_one_length():
+def test_slower_growth_keeps_tokens_dissimilar_under_one_length():
     """Section 7 claims it for log(z + 2) under weights that sum to 1."""
 
     def distance(rule, rho):

@@ -10,36 +10,14 @@ from papers import theorems
 def test_the_best_denoiser_is_the_posterior_mean():
     # compiled once for all
     noisy, clean = (part[:5] for part in theorems.draw_sets(jax.random.key(0), 4096))
-    atoms, total = np.asarray(theorems.ATOM, float), 0.0
-    for token, truth in zip(
-        np.asarray(noisy).reshape(-1, 16),
-        np.asarray(clean).reshape(-1, 16),
-        strict=True,
-    ):
-        weights = np.array(
-            [
-                np.exp(-0.5 * np.sum((token - atom) ** 2) / theorems.NOISE**2)
-                for atom in atoms
-            ]
-        )
-        total += (
-            np.mean((weights @ atoms / weights.sum() - truth) ** 2) / theorems.NOISE**2
-        )
-    np.testing.assert_allclose(
-        theorems.bayes_loss(noisy, clean), total / noisy[..., 0].size, rtol=1e-4
-    )
-
-
-def test_noise_of_two_sizes_has_the_coupled_distance():
-    """E |e| of n standard normal entries is close to sqrt(n - 1/2), and sets of one
-    key differ by (s' - s) e."""
-    noisy, other = (
-        theorems.draw_sets(jax.random.key(1), 4096, size)[0] for size in (0.7, 1.0)
-    )
-    move = np.mean(np.linalg.norm(np.asarray(other - noisy).reshape(4096, -1), axis=1))
-    np.testing.assert_allclose(
-        move, 0.3 * np.sqrt(theorems.TOKENS * theorems.DIM - 0.5), rtol=0.01
-    )
+    tokens, truth = (np.asarray(part).reshape(-1, 1, 16) for part in (noisy, clean))
+    atoms = np.asarray(theorems.ATOM, float)
+    squares = np.sum((tokens - atoms) ** 2, axis=-1)
+    weights = np.exp(-0.5 * squares / theorems.NOISE**2)
+    means = weights @ atoms / weights.sum(axis=1, keepdims=True)
+    expected = np.mean((means - truth[:, 0]) ** 2) / theorems.NOISE**2
+    loss = theorems.bayes_loss(noisy, clean)
+    np.testing.assert_allclose(loss, expected, rtol=1e-4)
 
 
 def test_the_sample_complexity_is_vacuous_for_all_networks():

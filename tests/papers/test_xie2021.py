@@ -15,7 +15,6 @@ from papers.xie2021.__main__ import main
 from papers.xie2021.robustness import RobustnessConfig, attack, robustness
 from tests.supervised.conftest import small, start, stripes, traced
 from unroll_jax.train.core.evaluate import read
-from unroll_jax.train.main import report as write_report
 from unroll_jax.train.tasks.images.models import lipschitz_bound, scores
 from unroll_jax.train.tasks.images.options import is_certifiable
 
@@ -37,56 +36,25 @@ def linear(weights):
 
 
 def test_an_attack_on_linear_models_breaks_what_is_near():
+    """Within the ball and the box."""
     rng = np.random.default_rng(0)
-    weights, images = (
-        rng.normal(size=(3, 3, 1)),
-        rng.uniform(0.4, 0.6, size=(16, 3, 3, 1)),
-    )
+    weights = rng.normal(size=(3, 3, 1))
+    images = rng.uniform(0.4, 0.6, size=(16, 3, 3, 1))
     margins = np.einsum("bhwc,hwc->b", images, weights)
-    labels, distances = (
-        (margins < 0.0).astype(np.int32),
-        np.abs(margins) / np.linalg.norm(weights),
-    )
+    labels = (margins < 0.0).astype(np.int32)
+    distances = np.abs(margins) / np.linalg.norm(weights)
     run = jax.jit(functools.partial(attack, linear(weights), num_steps=20))
     keys = jax.random.split(jax.random.key(0), 16)
-    for radius in (
-        0.5 * np.median(distances),
-        np.median(distances),
-        0.9 * np.max(distances),
-    ):
+    for radius in np.array([0.5, 1.0, 1.5]) * np.median(distances):
         apart = np.abs(distances / radius - 1.0) > 1e-3
         result = run(images, labels, keys, radius)
         assert np.asarray(result.right).all()
-        np.testing.assert_array_equal(
-            np.asarray(result.robust)[apart], (distances > radius)[apart]
-        )
-    # of one image, at radii on either side
-    for share, stands in ((0.999, True), (1.001, False)):
-        result = run(images[:1], labels[:1], keys[:1], share * distances[0])
-        assert bool(result.robust[0]) == stands
-
-
-def test_an_attack_leaves_neither_the_ball_nor_the_box():
-    rng = np.random.default_rng(1)
-    # corners of the box
-    images = rng.integers(0, 2, size=(8, 3, 3, 1)).astype(np.float32)
-    images[:4] = rng.uniform(size=(4, 3, 3, 1))
-    labels, keys = (
-        rng.integers(0, 2, 8).astype(np.int32),
-        jax.random.split(jax.random.key(0), 8),
-    )
-    run = jax.jit(
-        functools.partial(attack, linear(rng.normal(size=(3, 3, 1)))),
-        static_argnames="num_steps",
-    )
-    for num_steps, radius in ((1, 0.7), (1, 0.01), (7, 0.7)):
-        attacked = np.asarray(
-            run(images, labels, keys, radius, num_steps=num_steps).images
-        )
-        lengths = np.linalg.norm((attacked - images).reshape(8, -1), axis=1)
-        assert np.all((attacked >= 0.0) & (attacked <= 1.0))
+        moves = np.asarray(result.images) - images
+        lengths = np.linalg.norm(moves.reshape(16, -1), axis=1)
         assert np.all(lengths <= radius * (1.0 + 1e-5))
-        assert np.max(lengths) > 0.9 * radius
+        assert np.all((result.images >= 0.0) & (result.images <= 1.0))
+        robust = np.asarray(result.robust)[apart]
+        np.testing.assert_array_equal(robust, (distances > radius)[apart])
 
 
 def test_nan_is_never_right_and_leaves_no_ball():
@@ -123,33 +91,23 @@ def test_an_attack_finds_its_way_where_the_answer_is_sure():
     np.testing.assert_allclose(result.images, images - 0.25, atol=0.02)
 
 
-@pytest.mark.parametrize("name", ["image-dnn", "image-opteq", "image-ode"])
-def test_attacks_cost_accuracy_and_certificates_promise_less_than_they_leave(name):
-    config = small(name)
+def test_attacks_cost_accuracy_and_certificates_promise_less():
+    config = small("image-opteq")
     task, _, init, step = traced(config)
     state = init()
     for _, batch in zip(range(20), task.batches(0, 0, None), strict=False):
         state, _ = step(state, batch)
-    figures = robustness(
-        task, state.params, RobustnessConfig((), attacks=RADII, attack_steps=4)
-    )
-    clean, left = (
-        figures["attacked_clean_accuracy"],
-        [figures["attack_accuracy"][str(radius)] for radius in RADII],
-    )
-    if name == "image-dnn":
-        reading = read(task, state.params, "test", task.trial)
-        assert clean == pytest.approx(scores(reading["confusion"]).accuracy)
+    options = RobustnessConfig((), attacks=RADII, attack_steps=4)
+    figures = robustness(task, state.params, options)
+    clean = figures["attacked_clean_accuracy"]
+    reading = read(task, state.params, "test", task.trial)
+    assert clean == pytest.approx(scores(reading["confusion"]).accuracy)
+    left = [figures["attack_accuracy"][str(radius)] for radius in RADII]
     assert figures["attacked_examples"] == 10
     assert clean > 0.6
-    assert clean >= left[0] >= left[1] >= left[2]
-    assert left[2] < clean
-    assert (
-        ("certified_accuracy" in figures)
-        == is_certifiable(config.network)
-        == (name in ("image-opteq", "image-dnn"))
-    )
-    for radius, share in figures.get("certified_accuracy", {}).items():
+    assert left == sorted(left, reverse=True)
+    assert left[-1] < clean
+    for radius, share in figures["certified_accuracy"].items():
         assert share <= figures["attack_accuracy"][radius]
 
 
@@ -181,14 +139,12 @@ def test_logits_are_scaled_down_to_the_lipschitz_limit():
     images = np.random.default_rng(3).uniform(size=(8, 4, 4, 1)).astype(np.float32)
     task, _, init, _ = traced(free)
     params = init().params
-    bound, logits = (
-        float(lipschitz_bound(free.network, params, (4, 4), task.inner.spec.std)),
-        task.inner.logits(params, images),
-    )
-    for held in (bound / 10.0, 10.0 * bound):
-        other = task.make(dataclasses.replace(free, lipschitz=held))
-        scaled = other.inner.logits(params, images)
-        np.testing.assert_allclose(scaled, min(1.0, held / bound) * logits, rtol=1e-5)
+    bound = lipschitz_bound(free.network, params, (4, 4), task.inner.spec.std)
+    logits = task.inner.logits(params, images)
+    for share in (0.1, 10.0):
+        held = dataclasses.replace(free, lipschitz=share * float(bound))
+        scaled = task.make(held).inner.logits(params, images)
+        np.testing.assert_allclose(scaled, min(1.0, share) * logits, rtol=1e-5)
 
 
 def test_only_certified_norms_are_certified():
@@ -205,9 +161,7 @@ def test_only_certified_norms_are_certified():
     assert is_certifiable(dataclasses.replace(network, way="unrolled"))
 
 
-def test_a_run_is_evaluated_and_reported_with_disturbed_pixels(
-    start, stripes, tmp_path, capsys
-):
+def test_a_run_is_evaluated_with_disturbed_pixels(start, stripes, tmp_path, capsys):
     start(small("image-dnn"), "image-dnn")
     folder = tmp_path / "run"
     before = json.loads((folder / "evaluation.json").read_text())
@@ -215,22 +169,10 @@ def test_a_run_is_evaluated_and_reported_with_disturbed_pixels(
     assert main([str(folder), "--attacks", "0.3", "0.1", "--attack-steps", "3"]) == 0
     content = (folder / "evaluation.json").read_text()
     evaluation = json.loads(content)
-    assert (
-        list(evaluation["attack_accuracy"])
-        == list(evaluation["certified_accuracy"])
-        == ["0.1", "0.3"]
-    )
+    for name in ("attack_accuracy", "certified_accuracy"):
+        assert list(evaluation[name]) == ["0.1", "0.3"]
     assert list(evaluation["noise_accuracy"]) == ["0.2"]
     assert before.items() <= evaluation.items()
-    for words in (["--noises", "0"], ["--attacks", "0.1", "0.1"]):
-        assert main([str(folder), *words]) == 2
-        assert words[0] in capsys.readouterr().err
+    assert main([str(folder), "--noises", "0"]) == 2
+    assert "--noises" in capsys.readouterr().err
     assert (folder / "evaluation.json").read_text() == content
-    write_report([str(folder), "--out", str(tmp_path / "report")])
-    page = (tmp_path / "report" / "index.html").read_text()
-    for words in (
-        "noise_accuracy.0.2",
-        "attack_accuracy.0.3",
-        "certified_accuracy.0.1",
-    ):
-        assert words in page

@@ -101,12 +101,12 @@ def _evaluation(
 ) -> dict[str, Any]:
     losses = np.array([4.7, *np.geomspace(FIRST_LOSSES[method], LAST_LOSS, num_layers)])
     losses *= rng.uniform(0.98, 1.02, num_layers + 1)
-    bounds = np.array([5.5, *KEPT * losses[:-1]])
-    constrained = method == "constrained"
-    multipliers = np.where(constrained, rng.uniform(0, 0.6, num_layers + 1), 0.0)
-    ratios = rng.lognormal(
-        -0.3 if constrained else 0.0, 0.35 if constrained else 0.6, (num_layers, 400)
-    )
+    bounds = _bounds(losses)
+    multipliers = np.zeros(num_layers + 1)
+    ratios = rng.lognormal(0.0, 0.6, (num_layers, 400))
+    if method == "constrained":
+        multipliers = rng.uniform(0, 0.6, num_layers + 1)
+        ratios = np.exp(-0.3) * ratios**0.6
     counts = np.stack([np.histogram(np.clip(row, 0, 2), EDGES)[0] for row in ratios])
     return {
         "experiment": "video-ut",
@@ -116,13 +116,7 @@ def _evaluation(
         "num_layers": num_layers,
         "seed": seed,
         "num_sequences": 400,
-        "rmse": dict(
-            zip(
-                GAMMAS,
-                (np.array(RMSE[method]) * rng.uniform(0.97, 1.03)).tolist(),
-                strict=True,
-            )
-        ),
+        "rmse": dict(zip(GAMMAS, RMSE[method], strict=True)),
         "noisy_rmse": dict(zip(GAMMAS, NOISY, strict=True)),
         "layer_losses": losses.tolist(),
         "bounds": bounds.tolist(),
@@ -150,30 +144,23 @@ def _metrics(
     for step in range(1, steps + 1):
         fade = np.exp(-5 * step / steps)
         losses = (final + fade * (8 - final)) * rng.uniform(0.95, 1.05, len(final))
-        violations = losses - np.array([5.5, *KEPT * losses[:-1]])
-        multipliers = (
-            (1 - fade) * np.linspace(0.1, 0.8, len(final)) * (method == "constrained")
-        )
-        record = {
-            "kind": "train",
-            "step": step,
+        multipliers = (1 - fade) * np.linspace(0.1, 0.8, len(final))
+        if method != "constrained":
+            multipliers *= 0.0
+        row = {"step": step, "layer_losses": losses.tolist()}
+        violations = losses - _bounds(losses)
+        more = {
             "loss": losses[-1],
             "lagrangian": losses[-1],
             "grad_norm": 1.0,
+            "violations": violations.tolist(),
+            "multipliers": multipliers.tolist(),
         }
-        lists = {
-            "layer_losses": losses,
-            "violations": violations,
-            "multipliers": multipliers,
-        }
-        records.append(record | {key: value.tolist() for key, value in lists.items()})
+        records.append({"kind": "train"} | row | more)
         if step % max(1, steps // 6) == 0:
-            records.append(
-                {
-                    "kind": "validation",
-                    "step": step,
-                    "layer_losses": losses.tolist(),
-                    "feasible": True,
-                }
-            )
+            records.append({"kind": "validation", "feasible": True} | row)
     return records
+
+
+def _bounds(losses: np.ndarray) -> np.ndarray:
+    return np.append(5.5, KEPT * losses[:-1])

@@ -1,8 +1,6 @@
 """Runs are read, checked and grouped; damage ends in one line that names the file
 and the way out."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -20,15 +18,11 @@ def error_of(folders):
 
 def test_folders_that_are_no_evaluated_runs_are_named(make_run, tmp_path):
     run, bare = make_run(), make_run(name="bare")
-    assert "at least one run folder" in error_of([])
     assert f"{tmp_path / 'none'} does not exist" in error_of([tmp_path / "none"])
     assert "is not a run folder" in error_of([tmp_path])
     assert "given twice" in error_of([run, run / ".." / run.name])
     (bare / "evaluation.json").unlink()
     assert f"run `unroll-jax evaluate {bare}`" in error_of([bare])
-    for name in ("status.json", "metrics.jsonl"):
-        (run / name).unlink()
-        assert f"has no {name}" in error_of([run])
 
 
 @pytest.mark.parametrize(
@@ -48,50 +42,10 @@ def test_damage_is_named(make_run, name, content):
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"rmse": None}, "missing 'rmse'"),
-        ({"method": "erm"}, "'erm'"),
-        ({"num_layers": 4}, "layer_losses"),
-        ({"rmse": {"0.1": 3.0}}, "missing '0.1'"),
-        ({"rmse": {}, "noisy_rmse": {}}, "rmse"),
-        ({"bounds": ["a", "b", "c", "d"]}, "is damaged"),
-        (
-            {"ratio_histogram": {"edges": [0, 1, 2], "counts": [[1]] * 3}},
-            "ratio_histogram",
-        ),
-    ],
-)
-def test_an_evaluation_of_the_wrong_form_is_named(make_run, changes, words):
-    path = make_run() / "evaluation.json"
-    values = json.loads(path.read_text()) | changes
-    path.write_text(
-        json.dumps({key: value for key, value in values.items() if value is not None})
-    )
-    message = error_of([path.parent])
-    assert words in message
-    assert str(path) in message
-
-
-@pytest.mark.parametrize(
     ("overrides", "words"),
     [
         ({"evaluation": {"experiment": "text-ut"}}, "differ in experiment"),
-        ({"config": {"data": {"source": "frames", "root": "/a/ped2.tar"}}}, "frames"),
-        ({"evaluation": {"num_sequences": 12}}, "differ in num_sequences"),
         ({"evaluation": {"test_gammas": [0.0, 0.15]}}, "differ in test_gammas"),
-        (
-            {"evaluation": {"noise": "variance"}},
-            "differ in noise",
-        ),
-        (
-            {
-                "evaluation": {
-                    "ratio_histogram": {"edges": [0, 1, 2], "counts": [[1, 1]] * 3}
-                }
-            },
-            "edges of ratio",
-        ),
     ],
 )
 def test_runs_that_cannot_be_compared_are_named(make_run, overrides, words):
@@ -157,7 +111,7 @@ def test_methods_are_compared_where_their_configurations_agree(make_run, order):
         ),
     ],
 )
-def test_margins_are_shares_of_the_bound_in_every_form_of_constraint(
+def test_margins_are_shares_of_the_bound_in_every_form(
     make_run, changes, layer, margin
 ):
     usual = {"layer_losses": [4.0, 3.0, 2.5, 1.0], "bounds": [5.0, 4.0, 2.0, 2.0]}

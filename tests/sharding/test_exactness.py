@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DIVIDED = [key for key in MESHES if key != "one"]
 # Largest difference from one device after 5 steps, in norm, relative to an array's:
 # sums are in another order.
+PRICES = "dual/multipliers/"
 BOUNDS = {"float32": 2e-5, "float64": 1e-13}
 # The same of single entries, relative to the largest. Adam divides by the size of a
 # gradient: where that is nearly 0, as in an entry of V, rounding shows. Seen in
@@ -96,6 +97,9 @@ def _of(arrays, prefix):
 def test_five_steps_are_those_of_one_device(arrays, model, key, dtype):
     expected, got = (_of(arrays, f"{model}/{mesh}/{dtype}/") for mesh in ("one", key))
     assert expected.keys() == got.keys()
+    prices = [leaf for name, leaf in expected.items() if PRICES in name]
+    assert np.count_nonzero(prices) >= 2
+    assert expected["step"] == STEPS
     for name, leaf in expected.items():
         scale = np.max(np.abs(leaf), initial=0.0)
         np.testing.assert_allclose(
@@ -109,50 +113,29 @@ def test_five_steps_are_those_of_one_device(arrays, model, key, dtype):
         assert leaf.dtype.kind != "f" or leaf.dtype == dtype, f"{name} is {leaf.dtype}"
 
 
-PRICES = "dual/multipliers/"
-
-
-@pytest.mark.parametrize(
-    ("model", "dtype"), [("video", "float32"), *product(MODELS, ["float64"])]
-)
-def test_the_five_steps_move_everything_that_they_compare(arrays, model, dtype):
-    run = _of(arrays, f"{model}/one/{dtype}/")
-    assert run["step"] == STEPS
-    assert np.all(np.abs(run["4/layer_losses"] - run["0/layer_losses"])[1:] > 1e-2)
-    multipliers = [value for name, value in run.items() if PRICES in name]
-    assert np.count_nonzero(multipliers) >= 2
-    assert np.ptp(run["0/prices/violations"]) > 0.1
-
-
-def test_parameters_and_their_optimiser_state_are_in_shares_and_multipliers_whole(
-    measurements,
-):
+def test_parameters_and_optimiser_state_are_in_shares(measurements):
     every = measurements["parts"]
     weights = [name for name in every["video/one"] if name[-1] in "VWU"]
     assert len(weights) == 9  # and two moments of each
     for key, shares in (("data", 1), ("fsdp", 8), ("mixed", 4)):
         for name, shape in every["video/one"].items():
             divided = shares if name in weights else 1
-            assert np.prod(every[f"video/{key}"][name]) * divided == np.prod(shape), (
-                key,
-                name,
-            )
+            size = np.prod(every[f"video/{key}"][name])
+            assert size * divided == np.prod(shape), (key, name)
     parts = every["encoder/mixed"]
     for place in ("params", "opt_state/primal/1/0/mu", "opt_state/primal/1/0/nu"):
-        assert parts[f"{place}/embedding"] == [64, 32 // 4]
-        assert parts[f"{place}/layers/query/kernel"] == [6, 32 // 2, 32 // 2]
-        assert parts[f"{place}/layers/down/kernel"] == [6, 64 // 2, 32 // 2]
-        assert (parts[f"{place}/layers/up/bias"], parts[f"{place}/readout/kernel"]) == (
-            [6, 64 // 2],
-            [32 // 4, 8],
-        )
+        assert parts[f"{place}/embedding"] == [64, 8]
+        assert parts[f"{place}/layers/query/kernel"] == [6, 16, 16]
+        assert parts[f"{place}/layers/down/kernel"] == [6, 32, 16]
+        assert parts[f"{place}/layers/up/bias"] == [6, 32]
+        assert parts[f"{place}/readout/kernel"] == [8, 8]
     assert [shape for name, shape in parts.items() if PRICES in name] == [[]] * 7
 
 
 LAYERS, MATRICES = 3, 3 * 256 * 256  # of the video model, and the numbers in a layer
 
 
-def test_copies_on_data_reduce_gradients_once_a_layer_and_all_scalars_at_once(
+def test_copies_on_data_reduce_gradients_once_a_layer(
     measurements,
 ):
     assert measurements["communication"]["one"] == [], "one device communicates nothing"
@@ -170,7 +153,7 @@ def test_copies_on_data_reduce_gradients_once_a_layer_and_all_scalars_at_once(
     )
 
 
-def test_shares_are_gathered_layer_by_layer_once_forward_and_once_backward(
+def test_shares_are_gathered_layer_by_layer(
     measurements,
 ):
     """W is added to its transpose, which is elsewhere: the two all-to-all."""
@@ -207,7 +190,7 @@ def test_a_checkpoint_is_read_on_another_mesh(measurements, key):
     assert measurements["moved"][key]["parts"] == measurements["parts"][f"video/{key}"]
 
 
-def test_without_a_mesh_all_devices_that_divide_the_batch_are_used_and_the_idle_are_named(
+def test_without_a_mesh_all_devices_are_used(
     measurements,
 ):
     assert measurements["default"] == [

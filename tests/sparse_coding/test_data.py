@@ -66,41 +66,28 @@ def colours(monkeypatch):
     return images
 
 
-def test_prepared_images_are_grey_with_the_solutions_of_the_lasso_beside_them(
-    colours, tmp_path
-):
-    config = CodeConfig(
-        dictionary="random", sparsity=0.2, validation_share=0.5, prepared=str(tmp_path)
-    )
-    data = codes.load(config, log=quiet)
-    assert [data.num_examples(split) for split in ("train", "validation", "test")] == [
-        20,
-        20,
-        20,
-    ]
+def test_prepared_images_come_with_solutions_of_the_lasso(colours, tmp_path):
+    options = {"dictionary": "random", "sparsity": 0.2, "validation_share": 0.5}
+    data = codes.load(CodeConfig(**options, prepared=str(tmp_path)), log=quiet)
     assert data.spec.dictionary.shape == (19, 16)  # 1.2 times 16
-    greys = [
-        np.asarray(Image.fromarray(image).convert("L")).ravel()
-        for image in colours[40:]
-    ]
-    np.testing.assert_array_equal(data.whole("test").images, greys)
-    for split in data.square_norms:
+    greys = [np.asarray(Image.fromarray(one).convert("L")).ravel() for one in colours]
+    np.testing.assert_array_equal(data.whole("test").images, greys[40:])
+    for split in ("train", "validation", "test"):
         whole = data.whole(split)
+        assert len(whole.images) == 20
         expected = lasso(whole.images / 255.0, data.spec.dictionary, 0.2)
         assert 0 < np.count_nonzero(expected) < expected.size
         np.testing.assert_allclose(whole.codes, expected, rtol=1e-3, atol=1e-4)
-        assert data.square_norms[split] == pytest.approx(
-            np.mean(np.sum(expected**2, axis=1)), rel=1e-3
-        )
-    assert data.spec.pixel_std == pytest.approx(
-        np.std(data.whole("train").images / 255.0), rel=1e-6
-    )
+        norm = np.mean(np.sum(expected**2, axis=1))
+        assert data.square_norms[split] == pytest.approx(norm, rel=1e-3)
+    deviation = np.std(data.whole("train").images / 255.0)
+    assert data.spec.pixel_std == pytest.approx(deviation, rel=1e-6)
     batch = next(data.batches("train", batch_size=5, seed=0))
-    rows = [
-        np.flatnonzero((data.whole("train").images == image).all(axis=1))[0]
-        for image in batch.images
-    ]
-    np.testing.assert_array_equal(batch.codes, data.whole("train").codes[rows])
+    known = {
+        image.tobytes(): code for image, code in zip(*data.whole("train"), strict=True)
+    }
+    for image, code in zip(*batch, strict=True):
+        np.testing.assert_array_equal(code, known[image.tobytes()])
 
 
 def test_a_sparsity_that_leaves_nothing_is_refused(colours, tmp_path):

@@ -16,7 +16,7 @@ pytestmark = [
 FLOORS = ("ISTA", "FISTA", "linear map")
 
 
-def test_evaluations_hold_errors_under_noise_with_disturbed_layers_and_without_training(
+def test_evaluations_hold_errors_under_noise_and_of_floors(
     finished,
 ):
     for folder in finished[0]:
@@ -44,7 +44,7 @@ def test_evaluations_hold_errors_under_noise_with_disturbed_layers_and_without_t
         )
 
 
-def test_a_run_that_was_cut_back_ends_like_the_whole_one(finished, tmp_path):
+def test_a_run_cut_back_ends_like_the_whole(finished, tmp_path):
     config = dict(small(**NOISY).variants())["constrained"]
     assert_resumes(
         config,
@@ -55,7 +55,7 @@ def test_a_run_that_was_cut_back_ends_like_the_whole_one(finished, tmp_path):
     )
 
 
-def test_codes_come_from_a_run_and_from_its_export_without_data(finished, tmp_path):
+def test_codes_come_from_a_run_and_its_export(finished, tmp_path):
     image = BLOBS.whole("test").images[0].reshape(4, 4)
     Image.fromarray(image).save(tmp_path / "image.png")
     with without_data(

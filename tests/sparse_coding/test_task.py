@@ -7,9 +7,8 @@ import pytest
 from tests.errors import one_line
 from tests.models.test_lista import soft
 from tests.sparse_coding.conftest import BLOBS, SPARSITY, small, task_of
-from tests.tasks import perturbed, trained_losses
+from tests.tasks import perturbed
 from unroll_jax.train.core.evaluate import read
-from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.task import Trial
 from unroll_jax.train.tasks.sparse_coding.data import CodeBatch
 from unroll_jax.train.tasks.sparse_coding.options import ListaConfig
@@ -46,7 +45,7 @@ def start():
     return params, perturbed(params)
 
 
-def test_losses_are_half_the_squared_errors_of_the_codes_at_every_layer(start):
+def test_losses_are_half_the_squared_errors_of_codes(start):
     """Noise on layers depends on the image only: batches may be parted."""
     _, params = start
     task, noisy_task, batch = (
@@ -107,7 +106,7 @@ def test_ista_stands_beside_the_network_whatever_its_weights_start_as(start):
         np.testing.assert_allclose(layers.theta, SPARSITY / curvature, rtol=1e-5)
 
 
-def test_the_linear_map_is_that_of_least_squares_with_the_best_penalty():
+def test_the_linear_map_is_least_squares_with_best_penalty():
     x, z = (np.float64(part) for part in noisy(BLOBS, "train", 0.3))
     centred, codes = x - x.mean(0), z - z.mean(0)
     held_out, expected = (np.float64(part) for part in noisy(BLOBS, "validation", 0.3))
@@ -123,23 +122,13 @@ def test_the_linear_map_is_that_of_least_squares_with_the_best_penalty():
     )
 
 
-def test_steps_lower_the_loss():
-    before, after = trained_losses(task_of(NOISE))
-    assert after[-1] < 0.7 * before[-1]
-    assert after[0] == before[0]
-
-
 def test_codes_of_images_come_with_what_they_stand_for(start):
-    task, params, images = (
-        task_of(small()),
-        start[0],
-        BLOBS.whole("test").images[:3].reshape(3, 4, 4),
-    )
+    task, params = task_of(small()), start[0]
+    images = BLOBS.whole("test").images[:3].reshape(3, 4, 4)
     predictions = task.predict(params, list(images))
     expected = codes_of(params, images.reshape(3, -1) / 255.0)[:, -1]
-    np.testing.assert_allclose(
-        [one.code for one in predictions], expected, rtol=1e-4, atol=1e-6
-    )
+    found = [one.code for one in predictions]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
     shown = np.clip(255.0 * expected @ BLOBS.dictionary, 0, 255).reshape(3, 4, 4)
     np.testing.assert_allclose([one.image for one in predictions], shown, atol=1)
     noise = [
@@ -147,12 +136,6 @@ def test_codes_of_images_come_with_what_they_stand_for(start):
     ]
     np.testing.assert_array_equal(noise[0], noise[1])
     assert np.any(noise[0] != noise[2])
-    with one_line("needs images"):
-        task.predict(params, [])
-    with one_line(
-        "batch_size must be at most the 48 images of the train split, got 49"
-    ):
-        make_plan(task_of(small(batch_size=49)))
     broken = jax.tree.map(lambda leaf: leaf * np.nan, params)
     with one_line("images are not finite"):
         task.predict(broken, images[1])

@@ -55,7 +55,7 @@ def assert_alike(names, of):
     assert max(counts.values()) <= 1.05 * min(counts.values()), counts
 
 
-def test_networks_for_the_same_data_have_as_many_parameters_within_5_percent():
+def test_networks_for_the_same_data_are_as_large():
     assert_alike(
         ["image-opteq", "image-mon", "image-ode", "image-anode", "image-dnn"], "digits"
     )
@@ -81,7 +81,7 @@ def test_networks_of_the_tables_have_the_published_number_of_parameters(name):
     assert abs(count(f"xie2021-{name}") - expected) <= share * expected
 
 
-def test_weight_norms_are_of_convolutions_as_large_as_the_stem_leaves_them():
+def test_weight_norms_are_of_convolutions_behind_the_stem():
     kernel = np.random.default_rng(0).normal(size=(3, 3, 2, 4)).astype(np.float32)
     params, norm = (
         {"params": {"network": {"layer_1": {"W": kernel}}}},

@@ -5,12 +5,11 @@ import dataclasses
 
 import numpy as np
 import pytest
-from PIL import Image
+from sklearn import metrics
 
 from tests.supervised.conftest import DATA, small
 from tests.tasks import assert_resumes, without_data
 from tests.train.commands import quiet, read
-from unroll_jax.train import load
 from unroll_jax.train.core.metrics import read_metrics
 from unroll_jax.train.data.pictures import NOT_COUNTED
 from unroll_jax.train.main import fit
@@ -39,17 +38,13 @@ def test_every_experiment_trains_evaluates_and_reports(experiment, trained):
     figures = read(folder / "evaluation.json")
     assert (figures["experiment"], figures["num_examples"]) == (experiment, 10)
     assert figures["accuracy"] > 0.6
-    assert sum(map(sum, figures["confusion"])) == (
-        10 if figures["class_names"] == ["left", "right"] else 10 * 7 * 8
-    )
-    assert (figures["iterations"] is not None) == (
-        "opteq" in experiment or "mon" in experiment
-    )
+    has_solves = "opteq" in experiment or "mon" in experiment
+    assert (figures["iterations"] is not None) == has_solves
     assert (folder / "report" / "confusion.png").exists()
 
 
 @pytest.mark.usefixtures("in_memory")
-def test_a_run_that_was_cut_back_ends_like_the_whole_one(trained, tmp_path):
+def test_a_run_cut_back_ends_like_the_whole(trained, tmp_path):
     whole, _ = trained("image-dnn")
     assert_resumes(
         small("image-dnn"),
@@ -62,62 +57,29 @@ def test_a_run_that_was_cut_back_ends_like_the_whole_one(trained, tmp_path):
 
 @pytest.mark.usefixtures("in_memory")
 @pytest.mark.parametrize("experiment", ["image-opteq", "segment-fcn"])
-def test_a_loaded_model_is_right_where_the_evaluation_says_it_is(
-    trained, experiment, tmp_path
-):
+def test_a_loaded_model_is_right_as_the_evaluation_says(trained, experiment, tmp_path):
     run, _ = trained(experiment)
-    evaluation, (pictures, labels) = (
-        read(run / "evaluation.json"),
-        DATA[type(small(experiment).data)].splits["test"],
-    )
-    with without_data(
-        run, tmp_path / "model", "unroll_jax.train.tasks.images.data.load"
-    ) as models:
+    evaluation = read(run / "evaluation.json")
+    pictures, labels = DATA[type(small(experiment).data)].splits["test"]
+    load = "unroll_jax.train.tasks.images.data.load"
+    with without_data(run, tmp_path / "model", load) as models:
         each = [model.predict(list(pictures)) for model in models]
     for predictions in each:
         if experiment.startswith("image"):
             shares = np.stack([one.probabilities for one in predictions])
-            np.testing.assert_allclose(shares.sum(axis=1), 1.0, rtol=1e-5)
-            assert -np.log(
-                shares[np.arange(len(labels)), labels]
-            ).mean() == pytest.approx(evaluation["loss"], rel=1e-4)
-            predicted = np.array(
-                [evaluation["class_names"].index(one.label) for one in predictions]
-            )
+            loss = -np.log(shares[np.arange(len(labels)), labels]).mean()
+            assert loss == pytest.approx(evaluation["loss"], rel=1e-4)
+            names = evaluation["class_names"]
+            predicted = np.array([names.index(one.label) for one in predictions])
         else:
             predicted = np.stack(predictions)
-            assert (predicted.shape, predicted.dtype) == (labels.shape, np.uint8)
-        confusion = np.zeros((2, 2), int)
-        np.add.at(
-            confusion,
-            (labels[labels != NOT_COUNTED], predicted[labels != NOT_COUNTED]),
-            1,
-        )
+        there = labels != NOT_COUNTED
+        confusion = metrics.confusion_matrix(labels[there], predicted[there])
         assert confusion.tolist() == evaluation["confusion"]
 
 
-def test_pictures_of_any_size_and_colour_are_brought_to_those_of_training(
-    trained, tmp_path
-):
-    """To colours, from files; to grey, and arrays: tests/train/test_load.py."""
-    picture = Image.fromarray(
-        np.random.default_rng(0).integers(0, 256, (6, 9, 3), np.uint8)
-    )
-    loaded = load(trained("segment-fcn")[0], log=quiet)
-    for mode in ("L", "RGBA", "P"):
-        path = tmp_path / f"{mode}.png"
-        picture.convert(mode).save(path)
-        with Image.open(path) as opened:
-            standard = opened.convert("RGB").resize((8, 8), Image.Resampling.BILINEAR)
-        np.testing.assert_array_equal(
-            loaded.predict(str(path)), loaded.predict(np.asarray(standard))
-        )
-
-
 @pytest.mark.nightly
-def test_opteq_knows_97_percent_of_the_digits_however_it_is_trained(
-    tmp_path, monkeypatch
-):
+def test_opteq_knows_97_percent_of_the_digits(tmp_path, monkeypatch):
     """Accuracies on 400 digits, with one seed; means over seeds are above 97% and
     within half a point."""
     monkeypatch.setenv("UNROLL_PREPARED", str(tmp_path / "prepared"))

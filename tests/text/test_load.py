@@ -6,7 +6,6 @@ import shutil
 import numpy as np
 import pytest
 
-from tests.errors import one_line
 from tests.text.conftest import MODELS
 from tests.train.commands import quiet
 from unroll_jax.train import load
@@ -63,10 +62,15 @@ def in_order(losses):
     return losses[np.argsort(losses[:, -1])]
 
 
-@pytest.mark.parametrize("name", ["words of pairs", "encoder", "words of an encoder"])
-def test_a_loaded_model_says_of_texts_what_the_evaluation_saw(
-    small, given, tmp_path, name
-):
+@pytest.mark.parametrize(
+    "name",
+    [
+        "words of pairs",
+        pytest.param("encoder", marks=pytest.mark.nightly),
+        pytest.param("words of an encoder", marks=pytest.mark.nightly),
+    ],
+)
+def test_a_loaded_model_says_what_the_evaluation_saw(small, given, tmp_path, name):
     experiment, fields, rows = given(name)
     task = open_task(small(experiment, steps=2, method="plain", **fields), quiet)
     plan, run = make_plan(task), tmp_path / "run"
@@ -76,23 +80,19 @@ def test_a_loaded_model_says_of_texts_what_the_evaluation_saw(
     folders = run, export(run, tmp_path / "model", log=quiet)
     for path in ("table", "prepared", "bert"):
         shutil.rmtree(tmp_path / path, ignore_errors=True)
-    texts, *seconds, names = (list(column) for column in zip(*rows, strict=True))
+    texts, *seconds, names = map(list, zip(*rows, strict=True))
     options = {"seconds": seconds[0]} if seconds else {}
     for folder in folders:
         loaded = load(folder, log=quiet)
         predictions = loaded.predict(texts, log=quiet, **options)
-        labels = [predictions[0].class_names.index(label) for label in names]
-        shares = np.stack([one.probabilities for one in predictions])[
-            np.arange(len(rows)), :, labels
+        losses = [
+            -np.log(one.probabilities[:, one.class_names.index(label)])
+            for one, label in zip(predictions, names, strict=True)
         ]
-        np.testing.assert_allclose(
-            in_order(-np.log(shares)), in_order(reading["losses"]), rtol=1e-4
-        )
-        right = np.mean(
-            [one.label == label for one, label in zip(predictions, names, strict=True)]
-        )
-        assert right == pytest.approx(reading["right"][:, -1].mean())
+        expected = in_order(reading["losses"])
+        np.testing.assert_allclose(in_order(np.stack(losses)), expected, rtol=1e-4)
+        right = [
+            one.label == label for one, label in zip(predictions, names, strict=True)
+        ]
+        assert np.mean(right) == pytest.approx(reading["right"][:, -1].mean())
         assert loaded.task.spec() == task.spec(), "noise has the unit of training"
-        if seconds:
-            with one_line("classifies pairs of texts"):
-                loaded.predict(["long"])

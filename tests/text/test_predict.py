@@ -35,44 +35,32 @@ def model(run):
     return load(run, log=quiet)
 
 
-def test_predictions_are_the_networks_whatever_the_texts_beside_them(model):
+def test_predictions_are_the_networks_whatever_is_beside(model):
     log = []
-    predictions, (alone,) = (
-        model.predict(TEXTS, log=log.append),
-        model.predict(TEXTS[:1]),
-    )
+    predictions = model.predict(TEXTS, log=log.append)
     assert log == ["1 of 3 texts are longer than 8 tokens; their ends are left out"]
-    np.testing.assert_allclose(
-        predictions[0].probabilities, alone.probabilities, rtol=1e-4
-    )
-    one, again, other = (
-        model.predict(TEXTS, gamma=0.5, seed=seed, log=quiet)[0].probabilities
-        for seed in (0, 0, 1)
-    )
-    np.testing.assert_array_equal(one, again)
-    assert not np.allclose(one, predictions[0].probabilities)
-    assert not np.allclose(one, other)
+    (alone,) = model.predict(TEXTS[:1])
+    clean = predictions[0].probabilities
+    np.testing.assert_allclose(clean, alone.probabilities, rtol=1e-4)
     # a batch of 32 texts, 8 tokens of width 8
-    draw = jax.jit(
-        lambda: jax.random.normal(jax.random.fold_in(jax.random.key(0), 0), (32, 8, 8))
-    )
+    key = jax.random.fold_in(jax.random.key(0), 0)
     data = from_json(model.task.spec())
-    strong = 0.5 * data.embedding_std * np.asarray(draw())
+    noise = 0.5 * data.embedding_std * jax.random.normal(key, (32, 8, 8))
     tokens = data.spec.tokenizer.encode(TEXTS[:1], None, max_length=8).tokens[0][None]
-    inputs = jnp.asarray(tokens), jnp.ones(tokens.shape, bool)
-    noise = jnp.asarray(strong[:1, : tokens.shape[1]])
     logits = jax.jit(build_module(model.config, data).apply)(
-        model.params, *inputs, perturbation=noise
+        model.params,
+        jnp.asarray(tokens),
+        jnp.ones(tokens.shape, bool),
+        perturbation=noise[:1, : tokens.shape[1]],
     )
-    np.testing.assert_allclose(one, softmax(logits[:, 0], axis=-1), rtol=1e-4)
-    # 32 are one batch
+    # 32 are one batch, and every text has noise of its own
     noisy = [each.probabilities for each in model.predict([TEXTS[0]] * 34, gamma=0.5)]
-    # nor does it depend on the other texts
-    np.testing.assert_allclose(noisy[0], one, rtol=1e-5)
+    expected = softmax(logits[:, 0], axis=-1)
+    np.testing.assert_allclose(noisy[0], expected, rtol=1e-4)
     for place in (1, 32, 33):
-        assert not np.allclose(noisy[place], noisy[0]), (
-            "every text has noise of its own"
-        )
+        assert not np.allclose(noisy[place], noisy[0])
+    other = model.predict(TEXTS, gamma=0.5, seed=1, log=quiet)[0].probabilities
+    assert not np.allclose(noisy[0], other)
 
 
 def test_bad_texts_are_one_line(model):
@@ -88,7 +76,6 @@ def test_bad_texts_are_one_line(model):
         (b"\xef\xbb\xbfone\r\ntwo\r\n", (["one", "two"], None)),
         (b"one\ta\ntwo\tb", (["one", "two"], ["a", "b"])),
         (b"one\n\ntwo\n", "has empty lines, the first is line 2"),
-        (b"one\ta\ntwo\n", "line 2 has 0 tabs"),
         (b"caf\xe9\n", "is not UTF-8 text .* 0xe9"),
     ],
 )
@@ -117,42 +104,22 @@ def test_tables_have_texts_in_the_column_of_the_run(tmp_path, name, content):
 def test_the_command_predicts_a_file_of_lines(
     run, model, tmp_path, capsys, monkeypatch
 ):
-    (tmp_path / "lines.txt").write_text("\n".join(TEXTS))
-    command, out = (
-        ["predict", str(run), "--gamma", "0.5"],
-        tmp_path / "new" / "out.jsonl",
-    )
-    lines = ["--file", str(tmp_path / "lines.txt"), "--out", str(out)]
-    assert main([*command, *lines]) == 0
+    file, out = tmp_path / "lines.txt", tmp_path / "new" / "out.jsonl"
+    file.write_text("\n".join(TEXTS))
+    command = ["predict", str(run), "--file", str(file), "--gamma", "0.5", "--out"]
+    assert main([*command, str(out)]) == 0
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [row["text"] for row in rows] == TEXTS
-    assert all(
-        row["label"] == row["classes"][int(np.argmax(row["probabilities"][-1]))]
-        for row in rows
-    )
-    capsys.readouterr()
-    table = tmp_path / "table.csv"
-    table.write_text("review\nfine\n")
-    for words, message in (
-        (lines, "out.jsonl is there already; pass another file, or --overwrite"),
-        (["--file", str(table)], "table.csv line 2 has no column text; its columns"),
-        (
-            [*lines[:3], str(tmp_path / "lines.txt"), "--overwrite"],
-            "lines.txt would replace",
-        ),
-        (
-            [*lines[:3], f"{command[1]}/config.json", "--overwrite"],
-            "config.json would replace",
-        ),
-    ):
-        assert message in refused(capsys, *command, *words)
-    nan = [*command[:2], *lines[:2], "--out", str(tmp_path / "nan.jsonl")]
-    broken = Model(
-        model.task, jax.tree.map(lambda leaf: leaf * np.nan, model.params), model.card
-    )
+    for row in rows:
+        assert row["label"] == row["classes"][np.argmax(row["probabilities"][-1])]
+    assert "out.jsonl is there already" in refused(capsys, *command, str(out))
+    for place in (file, run / "config.json"):
+        message = refused(capsys, *command, str(place), "--overwrite")
+        assert f"{place.name} would replace" in message
+    assert file.read_text() == "\n".join(TEXTS)
+    params = jax.tree.map(lambda leaf: leaf * np.nan, model.params)
+    broken = Model(model.task, params, model.card)
     monkeypatch.setattr("unroll_jax.train.predict.load", lambda folder: broken)
-    assert "not finite for input 1 at --gamma 0.5; pass a lower one" in refused(
-        capsys, *nan, "--gamma", "0.5"
-    )
-    assert (tmp_path / "lines.txt").read_text() == "\n".join(TEXTS)
+    message = refused(capsys, *command, str(tmp_path / "nan.jsonl"))
+    assert "not finite for input 1 at --gamma 0.5; pass a lower one" in message
     assert not (tmp_path / "nan.jsonl").exists()

@@ -4,10 +4,8 @@ import pytest
 
 from tests.tasks import assert_resumes
 from tests.text.conftest import MANY, PARTS
-from tests.train.commands import quiet, read
+from tests.train.commands import read
 from unroll_jax.train.core.metrics import read_metrics
-from unroll_jax.train.main import fit
-from unroll_jax.train.tasks.text.options import UnrolledConfig
 from unroll_jax.train.tasks.text.tokens import area_under
 
 pytestmark = [pytest.mark.xdist_group("text-runs"), pytest.mark.slow]
@@ -17,32 +15,19 @@ def test_both_methods_train_evaluate_and_report(finished, experiment):
     whole = finished(experiment)
     for method, folder in whole.runs.items():
         evaluation = read(folder / "evaluation.json")
-        assert (
-            evaluation["method"],
-            evaluation["num_examples"],
-            evaluation["num_layers"],
-        ) == (method, 20, 2)
+        assert evaluation["method"] == method
+        assert (evaluation["num_examples"], evaluation["num_layers"]) == (20, 2)
         accuracy, exits = evaluation["accuracy"], evaluation["early_exit"]
         assert list(accuracy) == ["0.0", "0.6", "2.0"]
         assert evaluation["area"] == pytest.approx(accuracy["0.0"] + accuracy["2.0"])
         assert evaluation["error_rates"][-1] == pytest.approx(1.0 - accuracy["0.6"])
-        assert sum(map(sum, evaluation["ratio_histogram"]["counts"])) == 2 * 20
         assert exits["curve"]["mean_depths"][0] == 2.0
         assert exits["curve"]["accuracies"][0] == exits["full_accuracy"]
-    page = (whole.report / "index.html").read_text()
-    assert {path.stem for path in whole.report.glob("*.png")} >= {
-        "score_curve",
-        "layer_losses",
-        "ratios",
-        "early_exit",
-    }
-    for words in ("Area: under the accuracy", "Early exit", "majority class"):
-        assert words in page
+    assert "Early exit" in (whole.report / "index.html").read_text()
+    assert (whole.report / "early_exit.png").exists()
 
 
-def test_a_run_with_many_options_goes_on_as_if_it_had_not_been_interrupted(
-    small, finished, tmp_path
-):
+def test_a_run_with_many_options_resumes(small, finished, tmp_path):
     whole = finished("text-ut").runs["constrained"]
     config = small("text-ut", method="constrained", accumulate=PARTS["text-ut"], **MANY)
     evaluation = assert_resumes(
@@ -54,17 +39,6 @@ def test_a_run_with_many_options_goes_on_as_if_it_had_not_been_interrupted(
         assert {
             f"{figure}/{name}" for name in ("f_0", "layer 1", "layer 2")
         } <= first.keys()
-
-
-def test_a_run_with_frozen_embeddings_goes_on_as_if_it_had_not_been_interrupted(
-    small, write_folder, tmp_path
-):
-    model = UnrolledConfig(
-        num_layers=2, embeddings=str(write_folder(config={"vocab_size": 20})), dim=64
-    )
-    config = small("text-ut", model=model, method="plain", steps=2, validate_every=1)
-    (whole,) = fit(config, out=tmp_path / "whole", experiment="text-ut", log=quiet)
-    assert_resumes(config, whole, tmp_path / "run", experiment="text-ut", steps=(1, 2))
 
 
 def test_the_area_is_that_of_trapezoids():

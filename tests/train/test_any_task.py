@@ -2,7 +2,6 @@
 and exported; their errors."""
 
 import contextlib
-import json
 import shutil
 from pathlib import Path
 from typing import ClassVar
@@ -25,7 +24,6 @@ from unroll_jax.train.core.task import Plan, Task
 from unroll_jax.train.exporting import export
 from unroll_jax.train.main import fit
 from unroll_jax.train.sharding import make_mesh
-from unroll_jax.train.tasks.own.options import OwnConfig
 
 pytestmark = pytest.mark.xdist_group("own-runs")
 
@@ -93,45 +91,32 @@ def mean(options=USUAL, figure=FIGURE):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    log = []
     with contextlib.chdir(tmp_path_factory.mktemp("mean")):
-        (folder,) = fit(mean(), log=log.append)
+        (folder,) = fit(mean(), log=quiet)
         assert folder == Path("runs/mean/seed0")
-        return folder.absolute(), log
+        return folder.absolute()
 
 
 @pytest.fixture
 def run(trained, tmp_path):
-    return shutil.copytree(trained[0], tmp_path / "run")
+    return shutil.copytree(trained, tmp_path / "run")
 
 
-def test_a_task_of_any_make_is_trained_evaluated_and_reported_with_figures_of_numpy_and_jax(
-    trained,
-):
-    folder, log = trained
+def test_a_task_of_any_make_is_trained_evaluated_and_reported(trained):
+    folder = trained
     evaluation = read(folder / "evaluation.json")
-    assert (evaluation["mean"], evaluation["best_step"]) == (
-        pytest.approx(1.0 - 0.8**20),
-        20,
-    )
+    assert evaluation["mean"] == pytest.approx(1.0 - 0.8**20)
+    assert evaluation["best_step"] == 20
     assert evaluation["figure"] == {"a": 0.5, "b": [3, [1.0, 1.0]], "c": [True, None]}
     rows = read_metrics(folder / "metrics.jsonl")
     assert [row["loss"] for row in rows][:2] == pytest.approx([1.0, 0.64])
-    assert [row["measured"] for row in rows if row["kind"] == "validation"] == [
-        0.25
-    ] * 2
-    assert any(
-        line.startswith("mean ") and line.endswith(" 0.9885")
-        for text in log
-        for line in text.splitlines()
-    )
+    measured = [row["measured"] for row in rows if row["kind"] == "validation"]
+    assert measured == [0.25] * 2
     (row,) = read(folder / "report" / "summary.json")["runs"]
-    status = {
-        key: read(folder / "status.json").get(key)
-        for key in ("state", "steps", "compile_seconds", "messages")
-    }
-    assert row == {"run": "seed0", **status, **evaluation}
-    assert "0.5, 0.4942" in (folder / "report" / "index.html").read_text()
+    assert evaluation.items() <= row.items()
+    page = (folder / "report" / "index.html").read_text()
+    assert "0.5, 0.4942" in page
+    assert "figure a" in page, "names in words"
 
 
 def test_it_is_exported_loaded_and_evaluated_again_with_the_task(run, tmp_path):
@@ -139,99 +124,49 @@ def test_it_is_exported_loaded_and_evaluated_again_with_the_task(run, tmp_path):
     assert load(out, task=mean(), log=quiet).predict(10.0) == pytest.approx(
         10.0 * (1.0 - 0.8**20)
     )
-    with one_line(
-        "field 'task' is unknown or missing, got 'mean'; if it is your own, pass"
-    ):
-        load(out, log=quiet)
     before = (run / "evaluation.json").read_bytes()
     (run / "evaluation.json").unlink()
     evaluate_run(mean(), make_plan(mean()), run, experiment="mean", log=quiet)
     assert (run / "evaluation.json").read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("figure", "words"),
-    [
-        (float("nan"), r"figures of evaluate\['figure'\] must be finite .* got nan"),
-        ({"a": object()}, r"\['figure'\]\['a'\] must be .* got object"),
-    ],
-)
-def test_a_figure_that_is_no_finite_number_is_refused_in_a_line(run, figure, words):
-    task = mean(figure=figure)
+def test_a_figure_that_is_not_finite_is_refused(run):
+    task = mean(figure=float("nan"))
     (run / "evaluation.json").unlink()
-    with one_line(words):
+    with one_line(r"figures of evaluate\['figure'\] must be finite .* got nan"):
         evaluate_run(task, make_plan(task), run, experiment="mean", log=quiet)
 
 
 @pytest.mark.parametrize(
-    ("change", "task", "words"),
+    ("task", "words"),
     [
-        (
-            {},
-            None,
-            (
-                "field 'task' is unknown or missing, got 'mean'; if it is your own,"
-                " pass the task itself"
-            ),
-        ),
-        (
-            {},
-            linear(),
-            "is of the task 'mean', got one of 'own'; pass the task that was trained",
-        ),
-        ({}, "mean", "task must be the task that was trained"),
-        ({"target": "far"}, mean(), "target must be a valid number, got 'far'"),
-        ({"momentum": 0.9}, mean(), "there is no option momentum"),
+        (None, "'task' is unknown or missing, got 'mean'; if it is your own, pass"),
+        (linear(), "is of the task 'mean', got one of 'own'; pass the task"),
+        ("mean", "task must be the task that was trained"),
     ],
 )
-def test_a_folder_and_a_task_that_do_not_fit_are_refused_in_a_line(
-    run, change, task, words
-):
-    if change:
-        config = {**read(run / "config.json"), **change}
-        (run / "config.json").write_text(json.dumps(config))
+def test_a_folder_and_another_task_are_refused(run, task, words):
     for call in (load, export):
         with one_line(words):
             call(run, task=task, log=quiet)
     assert not (run / "export").exists()
 
 
-@pytest.mark.parametrize("method", ["plain", "constrained"])
-def test_the_options_of_a_model_are_those_of_its_run_but_for_the_mesh(
-    own_both, tmp_path, method
-):
-    run, task = (
-        own_both / method,
-        linear(steps=33, seed=9, method="plain", mesh="data=1"),
-    )
+def test_the_options_of_a_model_are_those_of_its_run(own_both, tmp_path):
+    """But for the mesh."""
+    run = own_both / "constrained"
+    task = linear(steps=33, seed=9, method="plain", mesh="data=1")
     out = export(str(run), str(tmp_path / "model"), task=task, log=quiet)
-    card, evaluation = read(out / "config.json"), read(run / "evaluation.json")
-    assert (
-        card["config"]["method"],
-        card["config"]["steps"],
-        card["config"]["seed"],
-    ) == (method, 6, 0)
-    assert (
-        card["feasible"] is None
-        if method == "plain"
-        else card["multipliers"] is not None
-    )
+    evaluation = read(run / "evaluation.json")
+    assert read(out / "config.json")["config"]["steps"] == 6
     for folder in (run, out):
         model = load(folder, task=task, log=quiet)
-        assert isinstance(model.config, OwnConfig)
-        options = (
-            model.config.method,
-            model.config.steps,
-            model.config.seed,
-            model.config.mesh,
-        )
-        assert options == (method, 6, 0, "data=1")
+        config = model.config
+        options = (config.method, config.steps, config.seed, config.mesh)
+        assert options == ("constrained", 6, 0, "data=1")
         assert model.card["step"] == evaluation["best_step"]
-        np.testing.assert_allclose(
-            model.predict(VALIDATION).mean(axis=0),
-            evaluation["layer_losses"],
-            rtol=1e-6,
-        )
+        losses = model.predict(VALIDATION).mean(axis=0)
+        np.testing.assert_allclose(losses, evaluation["layer_losses"], rtol=1e-6)
 
 
 def test_both_methods_are_compared_and_other_arrays_are_other_data(own_both):
@@ -257,3 +192,10 @@ def test_functions_of_ones_own_stay_where_options_change(tmp_path):
         assert all(row["mine"] == 1 for row in validations)
         expected = 7.0 * np.mean((VALIDATION["noisy"] - VALIDATION["clean"]) ** 2)
         assert validations[0]["layer_losses"][0] == pytest.approx(expected, rel=1e-5)
+
+
+def test_figures_that_are_no_json_are_named_before_training(tmp_path):
+    given = {"baselines": lambda params, readings: {"key": object()}}
+    with one_line("evaluate.*'key'.* must be finite numbers"):
+        fit(linear(functions=given), out=tmp_path / "run", log=quiet)
+    assert not (tmp_path / "run").exists()

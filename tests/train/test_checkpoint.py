@@ -45,6 +45,13 @@ def saved(saved_once, tmp_path):
     shutil.copytree(saved_once / "checkpoints", tmp_path / "checkpoints")
 
 
+def _assert_same(state, saved):
+    assert jax.tree.structure(state) == jax.tree.structure(saved)
+    for leaf, other in zip(*map(jax.tree.leaves, (state, saved)), strict=True):
+        assert leaf.dtype == other.dtype
+        np.testing.assert_array_equal(leaf, other)
+
+
 def _steps(folder):
     return sorted(
         int(path.name)
@@ -59,7 +66,7 @@ def _newest(folder, log, **options):
 
 
 @pytest.mark.usefixtures("saved")
-def test_the_two_newest_and_the_best_are_kept_also_by_a_later_process(tmp_path):
+def test_the_two_newest_and_the_best_are_kept(tmp_path):
     assert _steps(tmp_path) == [20, 40, 50]
     unfinished = tmp_path / "checkpoints" / "60.orbax-checkpoint-tmp"
     shutil.copytree(tmp_path / "checkpoints" / "40", unfinished)
@@ -70,16 +77,10 @@ def test_the_two_newest_and_the_best_are_kept_also_by_a_later_process(tmp_path):
         assert checkpoints.best(STATE)[0] == 20
 
 
-def test_a_checkpoint_comes_back_bit_for_bit_also_if_the_state_is_donated_at_once(
-    tmp_path,
-):
-    log, step = (
-        [],
-        jax.jit(
-            lambda state: jax.tree.map(lambda leaf: leaf + 1, state), donate_argnums=0
-        ),
-    )
-    assert (_newest(tmp_path, log), log) == (None, [])
+def test_a_checkpoint_comes_back_bit_for_bit_though_donated(tmp_path):
+    add_one = lambda state: jax.tree.map(lambda leaf: leaf + 1, state)
+    step = jax.jit(add_one, donate_argnums=0)
+    assert _newest(tmp_path, []) is None
     with Checkpoints(tmp_path / "checkpoints") as checkpoints:
         with pytest.raises(UserError, match="no checkpoint"):
             checkpoints.best(STATE)
@@ -89,22 +90,8 @@ def test_a_checkpoint_comes_back_bit_for_bit_also_if_the_state_is_donated_at_onc
             state = step(state)
     number, state, notes = _newest(tmp_path, [])
     assert number == 1
-    assert {name: notes[name] for name in NOTES} == NOTES
-    assert jax.tree.structure(state) == jax.tree.structure(STATE)
-    for leaf, saved in zip(
-        jax.tree.leaves(state), jax.tree.leaves(_state(50)), strict=True
-    ):
-        assert leaf.dtype == saved.dtype
-        np.testing.assert_array_equal(leaf, saved)
-
-
-@pytest.mark.usefixtures("saved")
-def test_whole_arrays_of_another_step_are_not_read(tmp_path):
-    checkpoints, log = tmp_path / "checkpoints", []
-    shutil.rmtree(checkpoints / "50" / "state")
-    shutil.copytree(checkpoints / "20" / "state", checkpoints / "50" / "state")
-    assert _newest(tmp_path, log)[0] == 40
-    assert "do not match their checksum" in log[0]
+    assert NOTES.items() <= notes.items()
+    _assert_same(state, _state(50))
 
 
 def _truncate(path):
@@ -128,7 +115,7 @@ DAMAGE = [
     "ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning"
 )
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damage_to_a_file_costs_a_checkpoint_at_most_and_never_gives_other_weights(
+def test_damage_costs_a_checkpoint_and_never_gives_other_weights(
     saved_once, tmp_path, capfd, damage
 ):
     files = [
@@ -153,36 +140,25 @@ def test_damage_to_a_file_costs_a_checkpoint_at_most_and_never_gives_other_weigh
             assert _steps(folder) == [20, 40], file
         else:
             assert (step, log) == (50, []), file
-        assert {name: notes[name] for name in NOTES} == NOTES, file
-        for leaf, saved in zip(
-            jax.tree.leaves(state), jax.tree.leaves(_state(step)), strict=True
-        ):
-            np.testing.assert_array_equal(leaf, saved)
+        assert NOTES.items() <= notes.items(), file
+        _assert_same(state, _state(step))
     assert set_aside, "the case damages nothing"
     gc.collect()  # Orbax reports unfinished reads when they are freed
     assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("saved")
-def test_a_copy_of_a_checkpoint_under_another_step_is_not_read(tmp_path):
-    shutil.copytree(tmp_path / "checkpoints" / "20", tmp_path / "checkpoints" / "60")
-    log = []
-    with Checkpoints(
-        tmp_path / "checkpoints", read_only=True, log=log.append
-    ) as checkpoints:
-        for stored, step in (
-            (checkpoints.newest(STATE), 50),
-            (checkpoints.best(STATE), 20),
-        ):
-            assert stored.step == step
-            np.testing.assert_array_equal(
-                stored.state["params"], _state(step)["params"]
-            )
+def test_a_copy_under_another_step_is_not_read(tmp_path):
+    folder, log = tmp_path / "checkpoints", []
+    shutil.copytree(folder / "20", folder / "60")
+    with Checkpoints(folder, read_only=True, log=log.append) as checkpoints:
+        assert checkpoints.newest(STATE).step == 50
+        _assert_same(checkpoints.best(STATE).state, _state(20))
     assert "it is a copy of the checkpoint of step 20" in log[0]
 
 
 @pytest.mark.usefixtures("saved")
-def test_when_all_are_damaged_that_is_said_and_they_are_kept(tmp_path):
+def test_when_all_are_damaged_they_are_kept(tmp_path):
     for path in (tmp_path / "checkpoints").glob("*/notes/metadata"):
         _truncate(path)
     log = []
@@ -196,7 +172,7 @@ def test_when_all_are_damaged_that_is_said_and_they_are_kept(tmp_path):
 
 
 @pytest.mark.usefixtures("saved")
-def test_the_best_falls_back_to_the_next_best_and_reading_alone_changes_nothing(
+def test_the_best_falls_back_and_reading_changes_nothing(
     tmp_path,
 ):
     _truncate(tmp_path / "checkpoints" / "20" / "state" / "_METADATA")
@@ -215,9 +191,7 @@ def test_the_best_falls_back_to_the_next_best_and_reading_alone_changes_nothing(
 
 
 @pytest.mark.usefixtures("saved")
-def test_the_best_is_read_also_where_the_run_deletes_those_that_were_there(
-    tmp_path, monkeypatch
-):
+def test_the_best_is_read_while_the_run_deletes_others(tmp_path, monkeypatch):
     verify, log = Checkpoints._verify, []
 
     def deleted(checkpoints, step, like):
@@ -242,22 +216,14 @@ MISFITS = [
     ),
     ({"params": STATE["params"]}, r"duals/0 is \(\) there, None here"),
     (
-        {**STATE, "params": jax.ShapeDtypeStruct((1000,), jnp.bfloat16)},
-        r"params is float32 there, bfloat16 here",
-    ),
-    (
         {**STATE, "params": jax.ShapeDtypeStruct((1000,), np.float64)},
         r"params is float32 there, float64 here; run with JAX_ENABLE_X64 as in its",
-    ),
-    (
-        {**STATE, "duals": (jax.ShapeDtypeStruct((), np.int8), jnp.ones((3, 4)))},
-        r"duals/0 is int32 there, int8 here",
     ),
 ]
 
 
 @pytest.mark.usefixtures("saved")
-def test_checkpoints_of_another_model_are_refused_in_one_line_and_stay(tmp_path, capfd):
+def test_checkpoints_of_another_model_are_refused_and_stay(tmp_path, capfd):
     log = []
     with Checkpoints(tmp_path / "checkpoints", log=log.append) as checkpoints:
         for like, message in MISFITS:

@@ -32,7 +32,7 @@ def write_table(path, classes):
 
 
 @pytest.mark.parametrize("classes", [2, 3, 5])
-def test_of_texts_it_is_a_little_above_the_loss_of_not_knowing(tmp_path, classes):
+def test_of_texts_it_is_above_the_loss_of_not_knowing(tmp_path, classes):
     root = write_table(tmp_path / "reviews.csv", classes)
     data = TextConfig(root=root, prepared=str(tmp_path / "prepared"))
     config = dataclasses.replace(EXPERIMENTS["text-encoder"].config, data=data)
@@ -45,7 +45,7 @@ def test_of_texts_it_is_a_little_above_the_loss_of_not_knowing(tmp_path, classes
     assert (reference, lines) == (9.0, [])
 
 
-def test_of_clips_it_is_in_proportion_to_the_loss_of_the_noisy_input(monkeypatch):
+def test_of_clips_it_is_in_proportion_to_the_noisy_input(monkeypatch):
     monkeypatch.setattr(video, "load", lambda *_, **__: CLIPS)
     for gamma in (0.1, 0.4):
         reference, lines = opened(video, VideoConfig(train_gamma=gamma))
@@ -54,7 +54,7 @@ def test_of_clips_it_is_in_proportion_to_the_loss_of_the_noisy_input(monkeypatch
         assert len(lines) == 1
 
 
-def test_of_codes_it_is_in_proportion_to_the_loss_without_a_layer(monkeypatch):
+def test_of_codes_it_is_in_proportion_to_no_layer(monkeypatch):
     monkeypatch.setattr(sparse_coding, "load", lambda *_, **__: BLOBS)
     config = EXPERIMENTS["lista"].config
     reference, lines = opened(sparse_coding, dataclasses.replace(config, batch_size=8))
@@ -63,7 +63,7 @@ def test_of_codes_it_is_in_proportion_to_the_loss_without_a_layer(monkeypatch):
     assert len(lines) == 1
 
 
-def test_of_answers_it_is_in_proportion_to_the_entropy_of_their_bytes(tmp_path):
+def test_of_answers_it_is_in_proportion_to_their_entropy(tmp_path):
     path = tmp_path / "answers.jsonl"
     answer = "ab"
     path.write_text(40 * f'{{"prompt": "say", "answer": "{answer}"}}\n')

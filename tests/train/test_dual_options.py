@@ -1,18 +1,18 @@
 """Multipliers under every option, replayed in NumPy; how checkpoints are ranked; the
 least cost of slack that rests."""
 
-import dataclasses
 import functools
 import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from tests.errors import one_line
 from tests.train.ladder import batches, planned, train
-from unroll_jax.train.core.objective import INFEASIBLE, judge
+from unroll_jax.train.core.objective import INFEASIBLE, describe_layers, judge
 from unroll_jax.train.core.plan import dual_of, make_plan
 from unroll_jax.train.core.step import first_state, train_step
 from unroll_jax.train.tasks.video.task import make
@@ -31,6 +31,7 @@ VARIANTS = {
         "dual.learning_rate": RATE,
         "dual.proportional_gain": 0.5,
     },
+    "adam": {"dual.optimizer": "adam", "dual.learning_rate": RATE},
     "every 3 batches": {**SGD, "dual.every": 3},
     "resilient, after a warm-up": {
         **SGD,
@@ -68,6 +69,8 @@ def _replay(config, rows):
     dual, settings = config.dual, config.constraints
     lam = integral = np.broadcast_to(np.array(dual.start), 3).astype(float)
     waiting, history = [], []
+    adam = optax.adam(RATE)
+    moments = adam.init(lam)
     for step, violations in enumerate(rows.prices.violations.astype(np.float64)):
         history.append(lam)
         if step < settings.warmup_steps:
@@ -78,7 +81,10 @@ def _replay(config, rows):
         pressure, waiting = np.mean(waiting, axis=0), []
         if settings.resilience:
             pressure = pressure - lam / settings.resilience
-        integral = np.maximum(integral + RATE * pressure, 0)
+        move = RATE * pressure
+        if dual.optimizer == "adam":
+            move, moments = adam.update(-pressure, moments)
+        integral = np.maximum(integral + move, 0)
         gain = dual.proportional_gain if dual.optimizer == "pi" else 0.0
         lam = np.clip(integral + gain * pressure, 0, dual.cap)
         integral = integral if dual.optimizer == "pi" else lam
@@ -97,7 +103,7 @@ def test_multipliers_are_those_of_the_options_written_out(runs, name):
     )
 
 
-def test_the_warm_up_is_plain_risk_also_where_multipliers_start_above_0(runs):
+def test_the_warm_up_is_plain_risk_though_multipliers_start(runs):
     (_, rows), (_, plain) = runs["started, warm"], runs["plain"]
     # after three steps as well
     np.testing.assert_allclose(rows.layer_losses[:4], plain.layer_losses[:4], rtol=1e-6)
@@ -106,37 +112,24 @@ def test_the_warm_up_is_plain_risk_also_where_multipliers_start_above_0(runs):
     assert np.all(rows.prices.multipliers[4] != 2.0)
 
 
-def test_everything_but_the_layers_stays_float32_where_these_compute_in_bfloat16(
-    changed, clips
-):
+def test_only_layers_compute_in_bfloat16(changed, clips):
+    """All of the state, gradients and multipliers stay float32."""
     fields = {**VARIANTS["resilient, ratios, started"], **TIGHT, "batch_size": 32}
-    several = np.stack(
-        list(itertools.islice(clips.batches("train", batch_size=32, seed=0), 4))
-    )
-    tasks = [
-        make(changed(**fields, **{"model.dtype": dtype}), clips)
-        for dtype in ("bfloat16", "float32")
-    ]
-
-    @jax.jit
-    def steps(several):
-        both = [(task, make_plan(task)) for task in tasks]
-        start = first_state(*both[0], 0)
-        return [
-            jax.lax.scan(functools.partial(train_step, task, plan), start, several)
-            for task, plan in both
-        ]
-
-    ends = steps(several)
+    several = list(itertools.islice(clips.batches("train", batch_size=32, seed=0), 4))
+    ends = []
+    for dtype in ("bfloat16", "float32"):
+        task = make(changed(**fields, **{"model.dtype": dtype}), clips)
+        plan = make_plan(task)
+        step = functools.partial(train_step, task, plan)
+        start = first_state(task, plan, 0)
+        ends.append(
+            jax.jit(lambda b, s=step, z=start: jax.lax.scan(s, z, b))(np.stack(several))
+        )
     for leaf in jax.tree.leaves(ends):
         assert leaf.dtype in (jnp.float32, jnp.int32, jnp.uint32)
-        assert np.all(np.isfinite(leaf))
-    narrow, wide = (jax.tree.map(lambda leaf: leaf[-1], metrics) for _, metrics in ends)
-    np.testing.assert_allclose(narrow.layer_losses, wide.layer_losses, rtol=0.05)
-    np.testing.assert_allclose(
-        narrow.prices.multipliers, wide.prices.multipliers, rtol=0.1, atol=0.02
-    )
-    assert not np.array_equal(narrow.layer_losses, wide.layer_losses)
+    narrow, wide = (metrics.layer_losses for _, metrics in ends)
+    np.testing.assert_allclose(narrow, wide, rtol=0.05)
+    assert not np.array_equal(narrow, wide)
 
 
 # Losses at layers 0..2 of two samples; alpha is 0.5 and the reference 1.
@@ -146,47 +139,30 @@ FEASIBLE, LATE, EARLY = (
 )
 
 
-@pytest.mark.parametrize(
-    ("resilience", "form"),
-    [
-        (None, "difference"),
-        (2.0, "difference"),
-        (None, "ratio_of_means"),
-        (None, "log_ratio_of_means"),
-    ],
-)
-def test_what_is_not_feasible_ranks_last_by_the_worst_excess_or_by_the_loss_with_the_cost_of_slack(
-    changed, resilience, form
-):
+@pytest.mark.parametrize("resilience", [None, 2.0])
+def test_what_is_not_feasible_ranks_last(changed, resilience):
+    """By its worst excess, or by its loss with the cost of slack."""
     options = {
         "constraints.alpha": (0.5,),
         "constraints.reference": 1.0,
         "constraints.resilience": resilience,
     }
-    options |= {"constraints.form": form}
-    config, scores = changed(**options), []
-    _, plan = planned(config)
-    for losses in (FEASIBLE, LATE, EARLY):
-        state = plan.optimizer.init(jnp.zeros(2))
+    _, plan = planned(changed(**options))
+    state = plan.optimizer.init(jnp.zeros(2))
+    row, score = judge(plan, FEASIBLE, state)
+    assert row["feasible"]
+    assert score == pytest.approx(-np.mean(FEASIBLE[:, -1]), rel=1e-5)
+    for losses in (LATE, EARLY):
         row, score = judge(plan, losses, state)
+        assert not row["feasible"]
         means = losses.mean(axis=0)
         bounds = np.array([1.0, 0.5 * means[0], 0.5 * means[1]])
-        excess = np.max((means - bounds) / bounds)
-        # by half the resilience
-        relaxed = means[-1] + np.sum(np.maximum(means - bounds, 0.0) ** 2)
-        assert row["worst_excess"] == pytest.approx(excess, rel=1e-5, abs=1e-6)
+        cost = np.max((means - bounds) / bounds)
+        assert row["worst_excess"] == pytest.approx(cost, rel=1e-5)
         if resilience is not None:
-            assert row["relaxed_loss"] == pytest.approx(relaxed, rel=1e-5)
-        assert row["feasible"] == (losses is FEASIBLE)
-        base, cost = (
-            (0.0, means[-1])
-            if row["feasible"]
-            else (INFEASIBLE, excess if resilience is None else relaxed)
-        )
-        assert base - score == pytest.approx(cost, rel=1e-5)
-        scores.append(score)
-    assert scores[0] > INFEASIBLE > scores[1]
-    assert resilience is None or scores[1] > scores[2]
+            # by half the resilience
+            cost = means[-1] + np.sum(np.maximum(means - bounds, 0.0) ** 2)
+        assert INFEASIBLE - score == pytest.approx(cost, rel=1e-5)
     _, plain = planned(changed(**options, method="plain"))
     assert judge(plain, LATE, None)[1] == pytest.approx(-0.1)
 
@@ -199,14 +175,10 @@ def test_what_is_not_feasible_ranks_last_by_the_worst_excess_or_by_the_loss_with
     ],
     ids=str,
 )
-def test_a_resilience_is_refused_exactly_where_multipliers_would_swing_for_ever(
-    changed, options, least
-):
+def test_a_resilience_is_refused_where_multipliers_would_swing(changed, options, least):
     for share in (1.02, 0.98):
-        config = changed(
-            **options,
-            **{"dual.learning_rate": 0.1, "constraints.resilience": share * least},
-        )
+        fields = {"dual.learning_rate": 0.1, "constraints.resilience": share * least}
+        config = changed(**options | fields)
         dual = dual_of(config)
         violations = {"layer 1": jnp.full((), 0.3), "layer 2": jnp.full((), 0.3)}
 
@@ -216,11 +188,14 @@ def test_a_resilience_is_refused_exactly_where_multipliers_would_swing_for_ever(
         last = jax.lax.scan(update, dual.init(violations), length=2000)[0].multipliers
         rests = np.allclose(jax.tree.leaves(last), 0.3 * share * least, rtol=1e-3)
         assert rests == (share > 1.0)
-    with one_line(
-        r"constraints.resilience must be above .*, or multipliers will oscillate"
-    ):
+        if rests:
+            config.check()
+    with one_line(r"resilience must be above .*, or multipliers will oscillate"):
         config.check()
-    changed(
-        **options, **{"dual.learning_rate": 0.1, "constraints.resilience": 1.02 * least}
-    ).check()
-    dataclasses.replace(config, method="plain").check()
+
+
+def test_a_multiplier_of_train_data_has_not_wound_up_on_others(changed):
+    _, plan = planned(changed(**{"dual.start": (1.0,)}))
+    samples = np.array([[1.0, 0.1, 0.01]])
+    figures = describe_layers(plan, samples, plan.optimizer.init(jnp.zeros(2)))
+    assert "of 1 is of train data" in figures["constraint_report"][-1]

@@ -85,23 +85,7 @@ def test_rmse_is_that_of_all_pixels_on_the_byte_scale(evaluated, clips):
         )
 
 
-def test_layer_losses_are_means_over_the_test_split(evaluated, clips):
-    task, params, evaluation = evaluated()
-    clean, noisy = _noisy(clips, 0.15)
-    outputs = np.asarray(_outputs(task.options, clips.spec)(params, noisy), np.float64)
-    losses = 0.5 * np.sum((outputs - np.asarray(clean)) ** 2, axis=-1).mean(axis=-1)
-    np.testing.assert_allclose(
-        evaluation["layer_losses"], losses.mean(axis=-1), rtol=1e-5
-    )
-    np.testing.assert_allclose(
-        evaluation["descend_share"], (losses[1:] < losses[:-1]).mean(axis=-1), rtol=1e-6
-    )
-    np.testing.assert_allclose(
-        evaluation["mean_ratio"], (losses[1:] / losses[:-1]).mean(axis=-1), rtol=1e-5
-    )
-
-
-def test_bounds_are_the_stated_ones_and_complementary_slackness_is_of_the_tightened(
+def test_bounds_are_stated_and_slackness_is_of_the_tightened(
     evaluated,
 ):
     task, _, evaluation = evaluated()
@@ -133,7 +117,7 @@ def test_every_seed_and_method_is_tested_on_the_same_noise(evaluated):
     }
 
 
-def test_samples_whose_loss_is_zero_already_do_not_spoil_the_ratios_summed_in_float64_and_nan_does():
+def test_losses_of_zero_do_not_spoil_ratios_and_nan_does():
     losses = np.array([[1.0, 2**24, 0.0], [0.0, 0.0, 0.0], [4.0, 2.0, 0.0]], np.float32)
     figures = ratio_figures(losses)
     assert (figures["mean_ratio"], figures["mean_ratio_all"]) == (

@@ -9,11 +9,9 @@ import jax.numpy as jnp
 import pytest
 
 from tests.train.commands import files_of, status_of
-from tests.train.test_processes import wait_for_checkpoint
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import Interrupted, UserError
 from unroll_jax.train.core import loop
-from unroll_jax.train.data.prepared import Builder
 from unroll_jax.train.system.machine import handling, stopping_at_once
 
 pytestmark = pytest.mark.xdist_group("video-runs")
@@ -35,7 +33,7 @@ def heard():
         (signal.SIGTERM, 0, "asked to end by SIGTERM"),
     ],
 )
-def test_a_run_saves_the_step_it_is_in_and_goes_on(
+def test_a_run_saves_its_step_and_goes_on(
     both, start, config, tmp_path, at_batch, number, code, words
 ):
     at_batch(4, lambda batch: signal.raise_signal(number))
@@ -118,7 +116,7 @@ def test_commands_end_in_one_line_and_change_nothing(
     assert files_of(trained) == before
 
 
-def test_a_state_that_is_not_finite_is_not_saved_by_an_interrupt(
+def test_a_state_that_is_not_finite_is_not_saved(
     start, changed, tmp_path, at_batch, monkeypatch
 ):
     def compile_step(*arguments):
@@ -138,36 +136,3 @@ def test_a_state_that_is_not_finite_is_not_saved_by_an_interrupt(
     with pytest.raises(UserError, match="not finite after step 1"):
         start(changed(validate_every=6))
     assert list((tmp_path / "run" / "checkpoints").iterdir()) == []
-
-
-def test_a_preparation_that_is_interrupted_leaves_nothing(
-    tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setenv("UNROLL_PREPARED", str(tmp_path / "prepared"))
-
-    def interrupted(builder, split):
-        yield next(examples(builder, split))
-        signal.raise_signal(signal.SIGINT)
-
-    examples = Builder._generate_examples
-    monkeypatch.setattr(Builder, "_generate_examples", interrupted)
-    assert main(["prepare", "digits"]) == 130
-    assert "Traceback" not in capsys.readouterr().err
-    assert not [
-        path
-        for path in (tmp_path / "prepared").rglob("*")
-        if path.is_file() and path.name != ".lock"
-    ]
-
-
-@pytest.mark.slow
-def test_two_ctrl_c_end_a_real_process_at_once(launched, tmp_path):
-    folder, log = tmp_path / "run", tmp_path / "run.log"
-    process = launched(folder, steps=100_000)
-    wait_for_checkpoint(folder, process)
-    process.send_signal(signal.SIGINT)
-    process.send_signal(signal.SIGINT)
-    began = time.monotonic()
-    assert process.wait(timeout=60) in (130, -signal.SIGINT)
-    assert time.monotonic() - began < 5
-    assert "Traceback" not in log.read_text()

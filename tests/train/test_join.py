@@ -39,7 +39,7 @@ def initialised(monkeypatch):
 
 
 @pytest.mark.slow
-def test_sigterm_after_training_to_one_while_the_other_is_at_its_end_holds_up_neither(
+def test_sigterm_after_training_holds_up_no_process(
     tmp_path,
 ):
     """JAX answers by a barrier of all, where a process waits 3 minutes for one that
@@ -75,9 +75,7 @@ def test_sigterm_after_training_to_one_while_the_other_is_at_its_end_holds_up_ne
             process.wait()
 
 
-def test_the_coordinator_listens_on_the_address_that_it_is_given_if_the_port_is_free(
-    initialised, monkeypatch
-):
+def test_the_coordinator_listens_on_its_address(initialised, monkeypatch):
     for coordinator, is_bound in (
         ("127.0.0.1:5000", True),
         ("[::1]:5000", True),
@@ -94,20 +92,14 @@ def test_the_coordinator_listens_on_the_address_that_it_is_given_if_the_port_is_
             join(Membership(address, 2, 0))
 
     def fail(**options):
-        raise errors.pop()
+        raise RuntimeError("another number of processes\nin many lines")
 
-    errors = [
-        KeyError("SLURM_JOB_ID"),
-        RuntimeError("another number of processes\nin many lines"),
-    ]
     monkeypatch.setattr("jax.distributed.initialize", fail)
     with one_line("did not come together .*another number of processes"):
         join(Membership("127.0.0.1:5000", 2, 1))
-    with one_line(r"did not come together \(KeyError: 'SLURM_JOB_ID'\)"):
-        join(Membership(cluster="slurm"))
 
 
-def test_a_coordinator_on_loopback_answers_only_there_and_a_process_that_waits_for_others_ends_in_time():
+def test_a_coordinator_on_loopback_answers_only_there():
     port, other = free_port(), free_port()
     program = f"""
         import jax, socket
@@ -156,7 +148,7 @@ OPEN_MPI = {
     ("name", "variables", "host"),
     [("slurm", SLURM, "node003"), ("ompi", OPEN_MPI, "10.0.0.7")],
 )
-def test_a_cluster_says_where_the_first_process_is_and_which_this_is(
+def test_a_cluster_names_the_first_process_and_this(
     name, variables, host, initialised, monkeypatch
 ):
     assert set(CLUSTERS) - {"auto"} <= {

@@ -57,7 +57,7 @@ def denoised(config, params, frames):
 
 
 @pytest.mark.parametrize("which", ["run", "export"])
-def test_a_model_comes_back_without_its_data_and_is_as_good(
+def test_a_model_without_its_data_is_as_good(
     both, exported, config, which, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(
@@ -81,9 +81,7 @@ def test_a_model_comes_back_without_its_data_and_is_as_good(
         assert figures[name] == evaluation[name]
 
 
-def test_frames_come_back_as_the_network_makes_them_however_many_there_are(
-    model, config
-):
+def test_frames_come_back_as_the_network_makes_them(model, config):
     time, place = np.arange(6)[:, None, None], np.arange(160)
     frames = (120 + 8 * time + 0.5 * place[None, :, None] - 0.3 * place).astype(
         np.uint8
@@ -97,22 +95,16 @@ def test_frames_come_back_as_the_network_makes_them_however_many_there_are(
     assert np.ptp(expected) > 30, "the case tells places apart"
 
 
-def test_noise_is_that_of_its_seed_and_another_in_every_window(model):
+def test_noise_is_that_of_its_seed_and_window(model):
     frames = np.full((8, 160, 160), 128, np.uint8)
     clean, one, again, other = (
         model.predict(frames, gamma=gamma, seed=seed).astype(int)
         for gamma, seed in ((0, 0), (0.3, 0), (0.3, 0), (0.3, 1))
     )
     np.testing.assert_array_equal(one, again)
-    for first, second in (
-        (one, clean),
-        (other, clean),
-        (one, other),
-        (one[:4], one[4:]),
-    ):
+    for first, second in ((one, clean), (one, other), (one[:4], one[4:])):
         assert np.abs(first - second).mean() > 1
-    for options in ({"gamma": -1.0}, {"gamma": 0.1, "seed": -1}):
-        assert_names(UserError, partial(model.predict, frames), options)
+    assert_names(UserError, partial(model.predict, frames), {"gamma": -1.0})
 
 
 PICTURE = Image.fromarray(
@@ -121,7 +113,7 @@ PICTURE = Image.fromarray(
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB"])  # others: tests/data/test_clips.py
-def test_a_picture_of_any_size_and_colour_is_brought_to_grey(model, mode, tmp_path):
+def test_a_picture_of_any_size_is_brought_to_grey(model, mode, tmp_path):
     picture, path = PICTURE.convert(mode), tmp_path / "Picture.PNG"
     expected = model.predict(
         np.asarray(picture.convert("L").resize((160, 160), Image.Resampling.BILINEAR))
@@ -133,7 +125,7 @@ def test_a_picture_of_any_size_and_colour_is_brought_to_grey(model, mode, tmp_pa
         np.testing.assert_array_equal(np.squeeze(model.predict(source)), expected)
 
 
-def test_a_video_file_comes_back_frame_by_frame_as_its_frames_do(model, tmp_path):
+def test_a_video_file_comes_back_as_its_frames_do(model, tmp_path):
     path = write_video(tmp_path / "grey.avi", 6)
     frames = np.broadcast_to(
         2 * np.arange(6, dtype=np.uint8)[:, None, None], (6, 160, 160)
@@ -148,72 +140,44 @@ def test_a_video_file_comes_back_frame_by_frame_as_its_frames_do(model, tmp_path
         np.testing.assert_array_equal(cleaned, model.predict(source))
 
 
-def test_what_is_no_picture_and_no_video_is_refused_in_a_line(model, tmp_path):
-    PICTURE.save(tmp_path / "whole.png")
-    (tmp_path / "half.png").write_bytes((tmp_path / "whole.png").read_bytes()[:1000])
-    for source, words in (
-        (tmp_path / "no.png", r"no\.png cannot be read \(No such file or directory\)"),
-        (tmp_path / "half.png", r"half\.png cannot be read as an image"),
-        (np.zeros((160, 160)), r"its pixels are float64, not uint8"),
-        (np.zeros(160, np.uint8), r"its shape is \(\)"),
-        (np.zeros((2, 4, 4, 5), np.uint8), "cannot be read as an image"),
-    ):
-        with one_line(words):
-            model.predict(source)
-
-
 # The folder, its file, the new text of that (None deletes it) or new facts in it, and
 # words of the error.
 DAMAGE = [
     ("run", "model.json", None, r"has no model\.json"),
-    ("run", "model.json", "{", r"model\.json is damaged"),
     ("run", "model.json", {"token_dim": 25}, "is of another model: .*"),
-    ("export", "config.json", {}, r"config\.json is damaged .*again"),
     ("export", "config.json", {"token_dim": 25}, "do not fit the model"),
 ]
 
 
 @pytest.mark.parametrize(("which", "name", "change", "words"), DAMAGE)
-def test_a_damaged_folder_is_refused_in_a_line_that_names_it(
+def test_a_damaged_folder_is_refused_by_name(
     finished, exported, tmp_path, capfd, which, name, change, words
 ):
-    folder = (
-        finished if which == "run" else shutil.copytree(exported, tmp_path / "model")
-    )
-    content = change
-    if isinstance(change, dict):
-        values = read(folder / name)
-        if which == "run":
-            values.update(change)
-        else:
-            values["facts"] = values["facts"] | change if change else {}
-        content = json.dumps(values)
+    copied = lambda: shutil.copytree(exported, tmp_path / "model")
+    folder = finished if which == "run" else copied()
+    values = read(folder / name)
     (folder / name).unlink()
-    if content is not None:
-        (folder / name).write_text(content)
+    if change is not None:
+        (values if which == "run" else values["facts"]).update(change)
+        (folder / name).write_text(json.dumps(values))
     with one_line(words, str(folder)):
         load(folder, log=quiet)
     assert capfd.readouterr().err == ""
 
 
 @pytest.mark.usefixtures("in_memory")
-def test_the_model_card_has_figures_and_says_what_is_not_feasible_and_what_is_not_known(
+def test_the_model_card_says_what_is_not_feasible(
     both, exported, finished, infeasible, tmp_path
 ):
     rmse = read(both / "constrained" / "evaluation.json")["rmse"]["0.15"]
     assert f"RMSE {rmse:.1f}" in (exported / "README.md").read_text()
-    log = []
-    out = export(infeasible[0], tmp_path / "steep", log=log.append)
+    out = export(infeasible[0], tmp_path / "steep", log=quiet)
     assert read_export(out).card["feasible"] is False
-    assert any("NOT feasible" in line for line in log)
     assert "NOT feasible on the validation split" in (out / "README.md").read_text()
-    card = read_export(export(both / "plain", tmp_path / "plain", log=quiet)).card
-    assert (card["feasible"], card["multipliers"]) == (None, None)
     (finished / "metrics.jsonl").write_text("")
     (finished / "evaluation.json").unlink()
-    unknown = (export(finished, log=log.append) / "README.md").read_text()
+    unknown = (export(finished, log=quiet) / "README.md").read_text()
     assert "not known to be feasible" in unknown
-    assert any("whether they are feasible is not known" in line for line in log)
 
 
 def test_the_python_of_the_model_card_loads_the_model(exported):

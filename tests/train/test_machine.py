@@ -50,9 +50,7 @@ def cache_options():
         ("elsewhere", "/caches", "elsewhere"),
     ],
 )
-def test_programs_are_kept_in_the_folder_of_caches_unless_jax_has_a_setting(
-    monkeypatch, setting, xdg, folder
-):
+def test_programs_are_kept_in_the_folder_of_caches(monkeypatch, setting, xdg, folder):
     monkeypatch.setenv("HOME", "/home/me")
     monkeypatch.setenv("XDG_CACHE_HOME", xdg)
     monkeypatch.setenv("XLA_FLAGS", "")

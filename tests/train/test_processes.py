@@ -93,9 +93,7 @@ def assert_same(folder: Path, alone: Path) -> None:
     assert max(other["slacks"]) > 0.0
 
 
-def test_two_processes_do_what_one_does_and_go_on_as_one_after_sigterm(
-    launched, pair, alone, tmp_path
-):
+def test_two_processes_do_what_one_does_after_sigterm(launched, pair, alone, tmp_path):
     folder = tmp_path / "run"
     processes = pair(folder)
     wait_for_checkpoint(folder, processes[0])
@@ -111,9 +109,7 @@ def test_two_processes_do_what_one_does_and_go_on_as_one_after_sigterm(
     assert_same(folder, alone)
 
 
-def test_one_that_is_killed_ends_both_and_what_one_cannot_read_is_set_aside_by_both(
-    pair, alone, tmp_path
-):
+def test_one_that_is_killed_ends_both_and_damage_is_shared(pair, alone, tmp_path):
     folder = tmp_path / "run"
     processes = pair(folder, mesh="fsdp=2")
     wait_for_checkpoint(folder, processes[0], after=20)
@@ -241,6 +237,7 @@ def test_kills_lose_no_checkpoint_and_change_no_result(
     assert max(lost) <= 2 * OF_PROCESSES["validate-every"]
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(
     importlib.util.find_spec("mpi4py") is None, reason="the extra mpi is not installed"
 )

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NAMES = "open_task", "rebuild"
 
 
-def test_a_row_goes_by_the_name_of_its_options_and_names_a_module_that_is_there_and_has_an_experiment():
+def test_a_row_names_what_exists_and_has_an_experiment():
     for name, (config, functions) in TASKS.items():
         assert config.task == name
         if functions:
@@ -48,9 +48,7 @@ raise SystemExit(main(["run", "video-ut", "--steps", "1"]))
 """
 
 
-def test_a_missing_package_is_named_with_the_command_that_installs_it(
-    monkeypatch, tmp_path
-):
+def test_a_missing_package_is_named_with_its_command(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "skimage", None)
     with one_line("^skimage must be installed first: pip install 'unroll_jax.video.'"):
         require_extra("video")

@@ -4,7 +4,6 @@ restart after every epoch."""
 import jax
 import numpy as np
 
-from tests.errors import one_line
 from tests.train.ladder import batches, train
 
 RATE, SLACK_RATE, BETA, STEPS = 0.3, 0.2, 2.0, 6
@@ -40,9 +39,3 @@ def test_slacks_descend_beside_the_parameters_and_restart_after_an_epoch(changed
             slacks = np.zeros(3)
         largest = max(largest, slacks.max())
     assert largest > 0.01, "no slack ever rose"
-
-
-def test_explicit_slacks_need_a_cost(changed):
-    config = changed(**OPTIONS | {"constraints.resilience": None})
-    with one_line("constraints.slacks must be implicit without"):
-        config.check()

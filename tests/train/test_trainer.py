@@ -1,4 +1,4 @@
-"""Averaged parameters, early stops, more steps, trackers, and models that print."""
+"""Averaged parameters, early stops, more steps and trackers."""
 
 import dataclasses
 import shutil
@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from tests.errors import one_line
-from tests.train.commands import files_of, read
+from tests.tasks import assert_resumes
+from tests.train.commands import files_of, quiet, read
 from tests.train.own import STEADY, VALIDATION, linear
 from unroll_jax.train import load
-from unroll_jax.train.config.run import PrimalConfig
 from unroll_jax.train.core.metrics import read_metrics, scalars
 from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import evaluated_params, init_state, jit_step
@@ -34,115 +34,61 @@ def trained(folder, **options):
     return run, log
 
 
-def test_the_average_is_the_weighted_mean_of_all_parameters_so_far():
+def test_the_average_is_the_weighted_mean_of_all_parameters():
     task = linear(ema=DECAY, primal=QUICK)
     plan = make_plan(task)
-    state = init_state(task, plan, 0)
-    step = jit_step(task, plan)
-    batches = task.batches(0, 0, None)
-    total = np.zeros((8, 8))
-    weights = 0.0
-    for _ in range(4):
-        state, _ = step(state, next(batches))
-        total = DECAY * total + np.asarray(state.params["w"], np.float64)
-        weights = DECAY * weights + 1.0
+    state, step = init_state(task, plan, 0), jit_step(task, plan)
+    seen = []
+    for _, batch in zip(range(4), task.batches(0, 0, None), strict=False):
+        state, _ = step(state, batch)
+        seen.append(np.asarray(state.params["w"], np.float64))
+    weights = DECAY ** np.arange(3, -1, -1)
     averaged = np.asarray(evaluated_params(plan, state)["w"])
-    np.testing.assert_allclose(averaged, total / weights, rtol=1e-5)
+    expected = np.average(seen, axis=0, weights=weights)
+    np.testing.assert_allclose(averaged, expected, rtol=1e-5)
     assert not np.allclose(averaged, state.params["w"], rtol=1e-3)
 
 
 def test_frozen_parameters_have_no_average_and_stay():
-    frozen = {"trained": lambda params: {"w": True, "fixed": False}}
-    task = linear(
-        init=lambda key: {"w": np.full((8, 8), 0.1, "f4"), "fixed": np.ones(3, "f4")},
-        ema=DECAY,
-        primal=QUICK,
-    )._replace(**frozen)
+    start = {"w": np.full((8, 8), 0.1, "f4"), "fixed": np.ones(3, "f4")}
+    task = linear(init=lambda key: start, ema=DECAY, primal=QUICK)
+    task = task._replace(trained=lambda params: {"w": True, "fixed": False})
     plan = make_plan(task)
-    state, _ = jit_step(task, plan)(
-        init_state(task, plan, 0), next(task.batches(0, 0, None))
-    )
+    batch = next(task.batches(0, 0, None))
+    state, _ = jit_step(task, plan)(init_state(task, plan, 0), batch)
     assert len(jax.tree.leaves(state.average)) == 2, "a count, and the average of w"
     averaged = evaluated_params(plan, state)
     np.testing.assert_array_equal(averaged["fixed"], np.ones(3))
     np.testing.assert_allclose(averaged["w"], state.params["w"], rtol=1e-6)
 
 
-def test_a_run_with_an_average_resumes_bit_for_bit_and_loads_it(tmp_path):
-    options = {"ema": DECAY, "primal": QUICK, "steps": 8}
-    whole, _ = trained(tmp_path / "whole", **options)
+def test_a_run_with_an_average_resumes_bit_for_bit(tmp_path):
+    task = linear(ema=DECAY, primal=QUICK)
+    (whole,) = fit(task, out=tmp_path / "whole", log=quiet)
     again = tmp_path / "again"
-    shutil.copytree(whole, again)
-    shutil.rmtree(again / "checkpoints" / "8")
-    (again / "status.json").unlink()
-    _, log = trained(again, **options)
-    assert "going on from the checkpoint of step 6" in log
-    digests = [
-        read(one / "checkpoints/8/notes/metadata")["digest"][0]
-        for one in (whole, again)
-    ]
-    assert digests[0] == digests[1]
-
-    task = linear(**options)
+    assert_resumes(task, whole, again, experiment="own", steps=(4, 6))
     model = load(whole, task=task)
     losses = np.mean(model.predict(VALIDATION), axis=0)
     row = model.card["validation"]
     np.testing.assert_allclose(losses, row["layer_losses"], rtol=1e-5)
 
 
-def test_a_run_stops_after_validations_without_a_better_one_and_may_go_on(tmp_path):
+def test_a_run_stops_early_and_may_go_on(tmp_path):
     options = {"steps": 12, "primal": STILL}
+    steps_of = lambda run: read(run / "status.json")["steps"]
     run, log = trained(tmp_path / "run", early_stop=2, **options)
-    # the first is the best
-    rows = read_metrics(run / "metrics.jsonl")
-    steps = [row["step"] for row in rows if row["kind"] == "validation"]
-    assert steps == [2, 4, 6]
+    # the first validation, of step 2, is the best
     assert any("stopped at step 6 of 12" in line for line in log)
-    assert read(run / "status.json")["state"] == "finished"
+    assert "of 6, stopped early," in str(load(run, task=linear(**options)))
+    assert (read(run / "status.json")["state"], steps_of(run)) == ("finished", 6)
     before = files_of(run / "checkpoints")
     _, log = trained(run, early_stop=2, **options)
     assert any("finished already after 6 steps" in line for line in log)
     assert files_of(run / "checkpoints") == before
     trained(run, early_stop=3, **options)
-    assert read(run / "status.json")["steps"] == 8
+    assert steps_of(run) == 8
     trained(run, **options)
-    assert read(run / "status.json")["steps"] == 12
-
-
-def test_an_early_stop_counts_on_over_an_interruption(tmp_path):
-    options = {"steps": 12, "primal": STILL, "early_stop": 3}
-    run, _ = trained(tmp_path / "run", **options)
-    assert read(run / "status.json")["steps"] == 8
-    shutil.rmtree(run / "checkpoints" / "8")
-    (run / "status.json").unlink()
-    trained(run, **options)
-    assert read(run / "status.json")["steps"] == 8
-
-
-def test_a_finished_run_has_a_line_on_more_steps(tmp_path):
-    run, _ = trained(tmp_path / "steady")
-    _, log = trained(run)
-    assert any("for more steps, raise --steps; to train anew" in line for line in log)
-    trained(run, steps=8)
-    assert read(run / "status.json")["steps"] == 8
-    falling = {"primal": PrimalConfig(schedule="cosine")}
-    run, _ = trained(tmp_path / "falling", **falling)
-    _, log = trained(run, **falling)
-    assert any("no more steps can follow, as its schedule" in line for line in log)
-    with one_line("schedule or warm-up depend on the end of a run"):
-        trained(run, steps=8, **falling)
-
-
-def test_a_model_prints_task_steps_score_and_feasibility(tmp_path):
-    run, _ = trained(tmp_path / "run", primal=QUICK)
-    model = load(run, task=linear(primal=QUICK))
-    shown = str(model)
-    row = model.card["validation"]
-    assert "task own" in shown
-    assert f"step {model.card['step']} of 6, 64 parameters" in shown
-    assert f"validation loss: {row['layer_losses'][-1]:.4g}" in shown
-    assert ("NOT feasible" in shown) is not row["feasible"]
-    assert f"{abs(row['worst_excess']):.1%}" in shown
+    assert steps_of(run) == 12
 
 
 def events(folder):
@@ -162,7 +108,7 @@ def events(folder):
     return found
 
 
-def test_tensorboard_has_the_rows_of_metrics_once_and_after_a_resume(tmp_path):
+def test_tensorboard_has_the_rows_of_metrics_once(tmp_path):
     pytest.importorskip("tensorboardX")
     options = {"log": ("tensorboard",), "primal": QUICK}
     run, _ = trained(tmp_path / "run", **options)
@@ -180,7 +126,7 @@ def test_tensorboard_has_the_rows_of_metrics_once_and_after_a_resume(tmp_path):
         np.testing.assert_allclose(value, expected[name], rtol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_weights_and_biases_takes_rows_offline_under_one_number(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
@@ -194,9 +140,7 @@ def test_weights_and_biases_takes_rows_offline_under_one_number(tmp_path, monkey
     assert all(b"train/loss" in path.read_bytes() for path in files)
 
 
-def test_a_tracker_that_is_not_installed_is_named_before_a_folder_is_made(
-    tmp_path, monkeypatch
-):
+def test_a_tracker_that_is_not_installed_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     for name in ("tensorboard", "wandb"):
         with one_line(rf"pip install 'unroll_jax\[{name}\]'"):

@@ -61,6 +61,12 @@ NonNegatives = Annotated[tuple[NonNegative, ...], AfterValidator(_some)]
 # Levels of noise that are tried one by one.
 Levels = Annotated[tuple[Positive, ...], AfterValidator(_each_once)]
 
+# The options that are used most, and the order of groups: help shows them first.
+USUAL = (
+    "file text second prompts method steps epochs batch_size seed out train_gamma"
+    " test_gammas validate_every overwrite config early_stop data model network primal"
+    " optimizer constraints dual"
+)
 CONFIG = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
@@ -93,7 +99,14 @@ equal to 1, got 0
             raise _option_error(error) from None
 
     made.__init__ = init
+    fields = made.__dataclass_fields__.items()
+    made.__dataclass_fields__ = dict(sorted(fields, key=_place))
     return made
+
+
+def _place(field: tuple[str, Any]) -> int:
+    """Returns the place of a field in help."""
+    return [*USUAL.split(), field[0]].index(field[0])
 
 
 def check_left_out(
@@ -119,8 +132,8 @@ def to_json(config: Any) -> dict[str, Any]:
 def from_json(
     cls: type[T], values: Any, *, source: Path | str, again: str = "train again"
 ) -> T:
-    """Reads what `to_json` wrote; an error names the file and a missing, unknown or
-    wrong field, and ``again``."""
+    """Reads what `to_json` wrote; an error names the file and an unknown or wrong
+    field, and ``again``. Options that an earlier version lacked have their defaults."""
     if not isinstance(values, dict):
         raise UserError(f"{source} has no options; {again}")
     try:
@@ -129,9 +142,6 @@ def from_json(
         with on_command_line(only=()):
             problem = _option_error(error)
         raise UserError(f"{source}: {problem}; {again}") from None
-    missing = sorted(set(flat(to_json(config))) - set(flat(values)))
-    if missing:
-        raise UserError(f"{source}: {missing[0]} is missing; {again}")
     return config
 
 

@@ -142,6 +142,12 @@ def evaluate_trials(
     return scores, readings
 
 
+def check_figures(task: Task, params: Params) -> None:
+    """Raises UserError for figures that are no JSON, before any training."""
+    _, readings = evaluate_trials(task, params)
+    json_value(task.baselines(params, readings), "the figures of evaluate")
+
+
 def evaluate(
     task: Task, plan: Plan, params: Params, opt_state: Any, folder: Path
 ) -> Row:

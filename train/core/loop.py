@@ -27,7 +27,7 @@ from ..system.files import write_json
 from ..system.machine import CTRL_C, environment
 from ..system.terminal import pausing, progress
 from .checkpoint import Checkpoints
-from .evaluate import validate
+from .evaluate import check_figures, validate
 from .folder import ANEW, FINISHED, go_on, read_status, take
 from .metrics import Callbacks, MetricsWriter, NotFiniteError, open_tracker
 from .step import (
@@ -40,7 +40,7 @@ from .step import (
     require_finite_state,
     state_like,
 )
-from .task import Batch, Log, Plan, Row, Task
+from .task import Batch, Log, Plan, Row, Task, no_figures
 
 UNJUDGED = -1e30  # score of an interrupt checkpoint: below any other
 Step = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
@@ -83,6 +83,9 @@ def train_run(
     one that has ended stays. Runs that differ by the seed share compiled ``programs``.
     """
     state_like(task, plan)  # raises if parameters do not divide over the mesh
+    own = task.options.task == "own" and not folder.exists()
+    if own and task.baselines is not no_figures:
+        check_figures(task, init_state(task, plan, 0).params)
     with contextlib.ExitStack() as held:
         first_does(lambda: take(task, folder, experiment=experiment, held=held))
         status = read_status(folder)

@@ -214,7 +214,17 @@ def validation_of(folder: Path, step: int) -> dict[str, Any] | None:
     none."""
     rows = read_metrics(folder / "metrics.jsonl")
     found = [r for r in rows if r["kind"] == "validation" and r["step"] == step]
-    return found[-1] if found else None
+    return next(reversed(found), None)
+
+
+def furthest_out(row: Mapping[str, Any], excess: float) -> str:
+    """Returns how far the worst layer of a validation is from its bound, and which
+    layers exceed theirs."""
+    over = [name for name in row if "violation/" in name and (row[name] or 0.0) > 0.0]
+    if not over:
+        return f"the layer furthest out is {abs(excess):.1%} below its bound"
+    names = ", ".join(over).replace("violation/", "")
+    return f"above the bound is {names}, by {excess:.1%} at most"
 
 
 def scalars(kind: str, row: Mapping[str, Any]) -> dict[str, float]:

@@ -195,8 +195,17 @@ def describe_layers(plan: Plan, samples: np.ndarray, opt_state: Any) -> Row:
         **by_layer,
         **ratio_figures(samples),
         "feasible": report.feasible,
-        "constraint_report": str(report).splitlines(),
+        # the multipliers are of other data
+        "constraint_report": str(report)
+        .replace(" has wound up", " is of train data, where the bound may bind")
+        .splitlines(),
     }
+
+
+def violated(evaluation: Row) -> str:
+    """Returns the constraints that an evaluation exceeds, in words."""
+    first, _, _ = evaluation.get("constraint_report", [""])[-1].partition(". ")
+    return first.lower().replace("f_0 by", "f_0 (the loss of the input) by")
 
 
 def held_out(plan: Plan, samples: np.ndarray, opt_state: Any) -> ConstraintReport:

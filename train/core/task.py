@@ -30,6 +30,9 @@ class NoData(NamedTuple):
 
     spec: Any
 
+    def num_examples(self, split: str) -> None:
+        """Returns None, as the number is not known."""
+
 
 class Trial(NamedTuple):
     """Conditions of a pass over data. Numbers may be traced: one program reads all.

@@ -32,6 +32,7 @@ from .pictures import (
     decode_in_order,
     levels,
     open_media,
+    scene_set,
 )
 
 SPLIT_LAYOUT = (
@@ -121,8 +122,11 @@ def open_class_folders(root: Path, log: Log) -> Iterator[PictureSet[LabelledImag
     with open_media(root, log) as media:
         splits = _sort_classes(media, log)
         firsts = [files[0] for files in splits["train"].values()]
-        channels = max(image.shape[2] for image in read(firsts))
-        yield _labelled(splits, (0, 0, channels), read, log)
+        shapes = (image.shape for image in read(firsts))
+        heights, widths, channels = zip(*shapes, strict=True)
+        if heights != widths:
+            log("  images that are no squares are squeezed to squares of --data.size")
+        yield _labelled(splits, (0, 0, max(channels)), read, log)
 
 
 def _sort_classes(media: Media, log: Log) -> dict[str, Filed]:
@@ -239,16 +243,7 @@ def open_cityscapes(root: Path, log: Log) -> Iterator[PictureSet[Examples]]:
     """
     with open_media(root, log) as media:
         splits = _splits(media)
-        first, _ = splits["train"][0]
-        height, width, _ = next(decode_in_order([first], _colours)).shape
-        read = functools.partial(decode_in_order, size=(width, height))
-        pictures = {}
-        for split, pairs in splits.items():
-            scenes, maps = zip(*pairs, strict=True)
-            both = read(scenes, _colours), read(maps, _classes)
-            pictures[split] = zip(*both, strict=True)
-        shape = (height, width, 3)
-        yield PictureSet(tuple(IDS.values()), shape, pictures, (height, width))
+        yield scene_set(tuple(IDS.values()), splits, _classes)
 
 
 def _splits(media: Media) -> dict[str, list[Pair]]:
@@ -289,11 +284,6 @@ def _matches(media: Media, pattern: re.Pattern[str]) -> dict[Key, OriginalFile]:
             files[match.groups()] = file
     check_one_data_set(tops)
     return files
-
-
-def _colours(picture: Image.Image) -> np.ndarray:
-    image = levels(picture)
-    return np.broadcast_to(image, (*image.shape[:2], 3))
 
 
 def _classes(picture: Image.Image) -> np.ndarray:

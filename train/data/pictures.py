@@ -2,9 +2,17 @@
 decoded in place, prepared with labels, read in batches."""
 
 import contextlib
+import functools
 import struct
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from pathlib import Path, PurePosixPath
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
@@ -286,6 +294,29 @@ def levels(picture: Image.Image) -> np.ndarray:
     return np.asarray(picture.convert("RGB"))
 
 
+def scene_set(
+    class_names: tuple[str, ...],
+    splits: Mapping[str, Sequence[tuple[OriginalFile, OriginalFile]]],
+    classes: Callable[[Image.Image], np.ndarray],
+) -> PictureSet[Examples]:
+    """Returns the scenes of splits with their maps, which ``classes`` reads, all of the
+    size of the first."""
+    first, _ = splits["train"][0]
+    height, width, _ = next(decode_in_order([first], _colours)).shape
+    read = functools.partial(decode_in_order, size=(width, height))
+    pictures = {}
+    for split, pairs in splits.items():
+        scenes, maps = zip(*pairs, strict=True)
+        both = read(scenes, _colours), read(maps, classes)
+        pictures[split] = zip(*both, strict=True)
+    return PictureSet(class_names, (height, width, 3), pictures, (height, width))
+
+
+def _colours(picture: Image.Image) -> np.ndarray:
+    image = levels(picture)
+    return np.broadcast_to(image, (*image.shape[:2], 3))
+
+
 def picture_of(
     source: Path | str | np.ndarray, shape: tuple[int, int, int]
 ) -> np.ndarray:
@@ -320,6 +351,16 @@ def split_images(
         pictures = images.splits[place].read(numbers)
         chosen[split] = zip(pictures, labels[place][numbers].tolist(), strict=True)
     return chosen
+
+
+def brought_together(
+    images: PictureSet[Any], splits: Mapping[str, Examples], shape: tuple[int, int, int]
+) -> PictureSet[Examples]:
+    """Returns the images of splits in one shape, when they are iterated over."""
+    resized = {}
+    for split, pairs in splits.items():
+        resized[split] = ((picture_of(image, shape), label) for image, label in pairs)
+    return PictureSet(images.class_names, shape, resized)
 
 
 def picture_records(pictures: PictureSet[Examples]) -> Originals:

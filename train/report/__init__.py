@@ -2,6 +2,7 @@
 and group runs; `tables`, `figures` and `words` are the content, which `page` writes.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..config.errors import UserError
+from ..config.options import to_json
 from ..core.folder import read_config, read_recorded
 from ..core.metrics import read_predictions
 from ..registry import TASKS
@@ -77,9 +79,13 @@ def make_report(
     if others:
         log(f"passed over, as no runs: {', '.join(map(str, others))}")
     runs = read_runs([folder for folder in places if folder not in others])
-    for run in runs:  # raises if it was changed
-        read = read_config if run.config.get("task") in TASKS else read_recorded
-        read(run.folder)
+    for place, run in enumerate(runs):
+        if run.config.get("task") not in TASKS:
+            read_recorded(run.folder)  # raises if it was changed
+            continue
+        # options that its version lacked have their defaults
+        _, options = read_config(run.folder)
+        runs[place] = dataclasses.replace(run, config=run.config | to_json(options))
     return layered_report(runs) if runs[0].layered else _other_report(runs)
 
 
@@ -144,9 +150,11 @@ def _ranking(spec: ReportSpec, rows: Mapping[str, Sequence[Run]]) -> list[str]:
     first = next(iter(rows.values()))[0]
     counts = np.sum(first.evaluation["confusion"], axis=1)
     share = float(counts.max() / max(counts.sum(), 1))
-    floors = {"chance": 1 / len(counts), "majority class": share}
+    floors = {"majority class": share}
+    if spec.metric == "accuracy":  # no guess at random is certified
+        floors["chance"] = 1 / len(counts)
     if spec.metric == "intersection_over_union":
-        floors = {"majority class": share / max(np.count_nonzero(counts), 1)}
+        floors["majority class"] /= max(np.count_nonzero(counts), 1)
     without = words.ranked(
         spec, floors, dict.fromkeys(floors, ""), " without a network"
     )

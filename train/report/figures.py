@@ -59,17 +59,11 @@ def pictures(name: str, settings: Sequence[Setting]) -> list[Picture]:
         axes.set_xlabel(kind.x.format(spec=setting.spec))
         axes.set_ylabel(kind.y.format(spec=setting.spec))
         kind.draw(axes, setting)
-        handles, labels = axes.get_legend_handles_labels()
-        entries = dict(zip(labels, handles, strict=True))
-        longest = max(map(len, labels), default=1)
-        columns = min(max(48 // longest, 1), 3)
-        figure.legend(
-            [*entries.values()], [*entries], loc="outside lower center", ncols=columns
-        )
-        place = f"{name}_{len(drawn) + 1}" if drawn else name
+        _legend(figure, axes)
         caption = kind.caption.format(spec=setting.spec)
         if name == "layer_losses":
             caption = f"{caption} {bounds_of(setting)}".strip()
+        place = f"{name}_{len(drawn) + 1}" if drawn else name
         drawn.append(Picture(place, caption, figure))
     return drawn
 
@@ -144,8 +138,9 @@ def certified(evaluations: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
             ends = np.r_[0.0, radii, radii[-1:]]
             above = 100.0 * np.r_[shares[:1], shares, 0.0 * shares[-1:]]
             if len(radii):
-                title = f"{name}, certified"
-                axes.step(ends, above, where="pre", color=colour, label=title)
+                axes.step(
+                    ends, above, where="pre", color=colour, label=f"{name}, certified"
+                )
             for radius, share in seed.get("attack_accuracy", {}).items():
                 axes.scatter(
                     float(radius),
@@ -154,9 +149,7 @@ def certified(evaluations: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
                     label=f"{name}, attacked",
                 )
     axes.set(xlim=(0, None), ylim=(0, 102))
-    handles, labels = axes.get_legend_handles_labels()
-    entries = dict(zip(labels, handles, strict=True))
-    figure.legend([*entries.values()], [*entries], loc="outside lower center")
+    _legend(figure, axes)
     return figure
 
 
@@ -178,6 +171,19 @@ def nearest(
         axes.imshow(image[..., 0] if grey else image, cmap="gray" if grey else None)
         axes.set_title(f"{class_names[int(label)]}\n{radius:.2g}", fontsize="small")
     return figure
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    """Draws each entry once, below the axes, in rows of equal length."""
+    handles, labels = axes.get_legend_handles_labels()
+    entries = dict(zip(labels, handles, strict=True))
+    longest = max(map(len, labels), default=1)
+    fit = min(max(int(10 * figure.get_figwidth()) // longest, 1), 3)
+    rows = -(-len(entries) // fit)
+    columns = -(-len(entries) // max(rows, 1))
+    figure.legend(
+        [*entries.values()], [*entries], loc="outside lower center", ncols=columns
+    )
 
 
 def _panel(title: str) -> tuple[Figure, Axes]:

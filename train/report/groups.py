@@ -55,8 +55,7 @@ class Variant:
 
     def feasible(self, key: str = "feasible") -> str:
         """How many of the seeds ended feasible, in words."""
-        count = sum(bool(run.evaluation[key]) for run in self.runs)
-        return f"{count} of {len(self.runs)}"
+        return f"{self.stack(key).sum():.0f} of {len(self.runs)}"
 
     def option(self, name: str) -> Any:
         """The option of a dotted name in the configuration of its runs; None where

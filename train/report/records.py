@@ -151,11 +151,11 @@ _SCENES = _IMAGES._replace(
 )
 _CERTIFIED = _IMAGES._replace(
     metric="certified",
-    title="certified accuracy",
+    title="certified accuracy, mean over the radii",
     work="to name the classes of images, with a guarantee",
     label="certified accuracy %",
     note=(
-        "In percent of the test split, mean over the radii; higher is better. No"
+        "In percent of the test split; higher is better. No"
         " disturbance of a certified image within the radius changes its answer."
     ),
 )

@@ -28,6 +28,8 @@ LAYERS = (
     ("descends %", "descend_share", 100, ".1f"),
 )
 SHOWN = 16  # numbers of a list that a cell holds
+# of an evaluation, shown by pictures
+DRAWN = ("confusion", "certified_curve", "smallest_radii")
 
 Row = dict[str, str]  # a cell by the title of its column
 Made = tuple[str, list[Row], str]  # title, rows and note of a table
@@ -220,15 +222,18 @@ def acceptance(setting: Setting) -> Iterator[Made]:
 def evaluation_table(rows: Mapping[str, Sequence[Run]]) -> Table:
     """Returns every figure of evaluations, a column for all seeds of a model."""
     columns: dict[str, list[dict[str, Any]]] = {}
-    for name, runs in rows.items():
-        columns[name] = [flat(_without_drawn(run.evaluation)) for run in runs]
+    for title, runs in rows.items():
+        columns[title] = [_in_words(run.evaluation) for run in runs]
     return as_table("Figures of the evaluation", by_name(columns))
 
 
-def _without_drawn(evaluation: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the figures that no picture shows."""
-    drawn = ("confusion", "certified_curve", "smallest_radii")
-    return {name: value for name, value in evaluation.items() if name not in drawn}
+def _in_words(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the figures that no picture shows, by their names in words."""
+    return {
+        name.replace("_", " ").replace(".", " ", 1): value
+        for name, value in flat(evaluation).items()
+        if value is not None and not name.startswith(DRAWN)
+    }
 
 
 def by_name(columns: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Row]:

@@ -7,6 +7,7 @@ import numpy as np
 from unroll_jax import constrained
 
 from ..core.folder import FINISHED
+from ..core.objective import violated
 from ..core.task import VALIDATED
 from ..system.files import without_folders
 from . import tables
@@ -28,7 +29,9 @@ WAYS = {
 # A loss on the test split that is so many times that of training, or an accuracy so
 # much below it, is reported.
 LOSS_RATIO, ACCURACY_GAP = 1.5, 0.1
-LAST_STEPS = 20  # share of the steps that training is judged by: one in so many
+LEAST_LOSS = 0.1  # nats; a cross entropy below costs few points of accuracy
+# Training is judged by its last steps: one in so many of all, and so many at least.
+LAST_STEPS, FEWEST_STEPS = 20, 10
 
 
 def introduction(settings: Sequence[Setting]) -> str:
@@ -60,10 +63,11 @@ def verdict(setting: Setting) -> str:
         if one.method == "constrained":
             for split, key in (("test", "feasible"), ("validation", VALIDATED)):
                 if one.has(key):
-                    met = np.mean(one.stack(key))
-                    failed = "" if met == 1 else "NOT "
-                    of = f"{met * len(one.runs):.0f} of {len(one.runs)} runs"
+                    failed = "" if one.stack(key).all() else "NOT "
+                    of = f"{one.feasible(key)} runs"
                     words.append(f"{failed}feasible on the {split} split: {of}")
+            if not one.stack("feasible").all():
+                words.append(violated(one.runs[0].evaluation))
         notes[one.title] = ", ".join([*words, *not_final(one.runs)])
     place = f" at gamma {setting.gammas[setting.training_index]:g}"
     ranking = ranked(setting.spec, scores, notes, place if setting.spec.gamma else "")
@@ -157,20 +161,22 @@ def _overfit(title: str, runs: Sequence[Run]) -> list[str]:
     layered = runs[0].layered
     if not layered and runs[0].spec.layered:
         return []  # a user's figures, of a meaning that is not known
-    name = "loss" if layered else "accuracy"
+    name, form = ("loss", ".3g") if layered else ("accuracy", ".1%")
     pairs = []
     for run in runs:
         best = run.evaluation.get("best_step", np.inf)
         fitted = [row[name] for row in run.rows("train") if row["step"] <= best]
-        last = fitted[-(len(fitted) // LAST_STEPS + 1) :] or [np.nan]
+        last = fitted[-max(len(fitted) // LAST_STEPS, FEWEST_STEPS) :] or [np.nan]
         tested = run.values("layer_losses")[-1] if layered else run.evaluation[name]
         pairs.append([np.mean(last), tested])
     train, test = np.mean(pairs, axis=0)
-    overfits = test > LOSS_RATIO * train > 0 if layered else train - test > ACCURACY_GAP
-    form = ".3g" if layered else ".1%"
+    least = LEAST_LOSS if runs[0].spec.percent else 0.0
+    overfits = train - test > ACCURACY_GAP
+    if layered:
+        overfits = test > least and test > LOSS_RATIO * train > 0
     sentence = (
         f"{title} overfits: {name} {train:{form}} in training, {test:{form}} on the"
-        " test split; more data, fewer steps or a smaller network may help."
+        " test split; more data or a smaller network may help."
     )
     return [sentence] if overfits else []
 

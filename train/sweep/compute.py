@@ -29,7 +29,7 @@ from ..core.folder import (
     read_status,
 )
 from ..core.loop import train_run
-from ..core.metrics import read_metrics
+from ..core.metrics import validation_of
 from ..core.plan import in_steps, make_plan
 from ..core.task import Log, Task
 from ..registry import open_task, prepare_data
@@ -231,9 +231,8 @@ def read_row(sweep: Sweep, cell: Cell) -> Row:
         return row
     evaluation = read_object(folder / "evaluation.json")
     row["step"] = evaluation.get("best_step")
-    for line in read_metrics(folder / "metrics.jsonl"):
-        if line["kind"] == "validation" and line["step"] == row["step"]:
-            row |= dict(zip(JUDGED, cell.config.judge(line), strict=True))
+    if line := validation_of(folder, row["step"]):
+        row |= dict(zip(JUDGED, cell.config.judge(line), strict=True))
     row |= _test_figures(cell, evaluation)
     for name, figure in row.items():
         if isinstance(figure, float) and not np.isfinite(figure):

@@ -16,7 +16,9 @@ from ..config.errors import OptionError, UserError, option_text
 from ..config.options import LARGEST, with_value
 from ..config.run import RunConfig
 from ..core.evaluate import evaluation_key
-from ..core.task import VALIDATED, Log, Row
+from ..core.objective import violated
+from ..core.task import VALIDATED, Log, Row, Task
+from ..data.pictures import picture_of
 from ..sharding import POLICIES, put_beside
 from ..system.distributed import fetch
 from .text.options import UnrolledConfig
@@ -52,11 +54,12 @@ def with_reference(config: C, usual: float, share: float) -> C:
     return with_value(config, "constraints.reference", float(f"{share * usual:.4g}"))
 
 
-def log_reference(given: ConstrainedConfig, used: ConstrainedConfig, log: Log) -> None:
-    """Logs a default bound that is made from the data."""
-    reference = used.constraints.reference
+def logged(given: ConstrainedConfig, task: Task, log: Log) -> Task:
+    """Returns a task; logs a default bound that is made from the data."""
+    reference = task.options.constraints.reference
     if given.enforces and given.constraints.reference != reference:
         log(f"--constraints.reference {reference:g}, from the data's losses")
+    return task
 
 
 def keyed(batches: Iterable[T]) -> Iterator[tuple[T, jax.Array]]:
@@ -118,16 +121,15 @@ def feasibility_words(evaluation: Row) -> str:
     if evaluation["method"] in plain:
         return plain[evaluation["method"]]
     splits = {"validation": evaluation.get(VALIDATED), "test": evaluation["feasible"]}
-    met, missed = (
-        [split for split, holds in splits.items() if holds is expected]
-        for expected in (True, False)
-    )
-    each = (("feasible", met), ("NOT feasible", missed))
-    return ", ".join(
-        f"{word} on the {' and '.join(names)} split{'s' * (len(names) > 1)}"
-        for word, names in each
-        if names
-    )
+    words = []
+    for word, expected in (("feasible", True), ("NOT feasible", False)):
+        names = [split for split, holds in splits.items() if holds is expected]
+        if names:
+            plural = "s" * (len(names) > 1)
+            words.append(f"{word} on the {' and '.join(names)} split{plural}")
+    if not evaluation["feasible"]:
+        words.append(violated(evaluation))
+    return ", ".join(words)
 
 
 def loop_options(config: RunConfig) -> dict[str, Any]:
@@ -170,12 +172,16 @@ def check_reference(config: ConstrainedConfig, input_loss: float) -> None:
         )
 
 
-def each_of(inputs: Any) -> tuple[list[Any], bool]:
-    """Returns inputs of a prediction as a list, and whether they were one."""
+def pictures_of(
+    inputs: Any, shape: tuple[int, int, int]
+) -> tuple[UInt8[np.ndarray, "..."], bool]:
+    """Returns the pictures of a prediction, all of one shape, and whether they were a
+    list."""
     several = isinstance(inputs, list | tuple)
     if several and not inputs:
         raise UserError("predict needs images, got an empty list; give one or more")
-    return list(inputs) if several else [inputs], several
+    given = inputs if several else [inputs]
+    return np.stack([picture_of(one, shape) for one in given]), several
 
 
 def to_bytes(values: Float[np.ndarray, "..."]) -> UInt8[np.ndarray, "..."]:

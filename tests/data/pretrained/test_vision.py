@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 from tests.errors import one_line
 from tests.train.commands import quiet
@@ -26,33 +26,35 @@ CONFIG = {
     "patch_size": SIDE,
 }
 PARTS = {
-    "attention.attention.query": (48, 48),
-    "attention.attention.key": (48, 48),
-    "attention.attention.value": (48, 48),
-    "attention.output.dense": (48, 48),
-    "layernorm_before": (48,),
-    "layernorm_after": (48,),
-    "intermediate.dense": (40, 48),
-    "output.dense": (48, 40),
+    "attention.attention.query": "ww",
+    "attention.attention.key": "ww",
+    "attention.attention.value": "ww",
+    "attention.output.dense": "ww",
+    "layernorm_before": "w",
+    "layernorm_after": "w",
+    "intermediate.dense": "hw",
+    "output.dense": "wh",
 }
 
 
-def tensors():
+def tensors(width=48, hidden=40, *, side=SIDE, positions=10, layers=2):
     shapes = {
-        "embeddings.cls_token": (1, 1, 48),
-        "embeddings.position_embeddings": (1, 10, 48),
-        "embeddings.patch_embeddings.projection.weight": (48, 3, SIDE, SIDE),
-        "embeddings.patch_embeddings.projection.bias": (48,),
-        "layernorm.weight": (48,),
-        "layernorm.bias": (48,),
+        "embeddings.cls_token": (1, 1, width),
+        "embeddings.position_embeddings": (1, positions, width),
+        "embeddings.patch_embeddings.projection.weight": (width, 3, side, side),
+        "embeddings.patch_embeddings.projection.bias": (width,),
+        "layernorm.weight": (width,),
+        "layernorm.bias": (width,),
     }
-    for layer in range(2):
-        for name, shape in PARTS.items():
+    sizes = {"w": width, "h": hidden}
+    for layer in range(layers):
+        for name, letters in PARTS.items():
+            shape = tuple(sizes[letter] for letter in letters)
             shapes[f"encoder.layer.{layer}.{name}.weight"] = shape
             shapes[f"encoder.layer.{layer}.{name}.bias"] = shape[:1]
     generator = np.random.default_rng(0)
     return {
-        name: generator.normal(0, 0.3, shape).astype(np.float32)
+        name: generator.normal(0, 0.02, shape).astype(np.float32)
         for name, shape in shapes.items()
     }
 
@@ -119,7 +121,7 @@ def test_states_of_all_layers_are_those_of_transformers(case, tmp_path, oracles)
     np.testing.assert_allclose(ours, states, rtol=0, atol=1e-5)
 
 
-def test_tensors_are_the_parameters_and_a_processor_has_mean_and_deviation(folder):
+def test_tensors_are_the_parameters_and_a_processor_has_levels(folder):
     levels = {"image_mean": [0.25] * 3, "image_std": [0.125] * 3}
     (folder / "preprocessor_config.json").write_text(json.dumps(levels))
     config, params = read(folder, reading="linear")
@@ -141,12 +143,6 @@ def change(folder, **values):
     (folder / "config.json").write_text(json.dumps(CONFIG | values))
 
 
-def drop(folder, name):
-    kept = load_file(folder / "model.safetensors")
-    del kept[name]
-    save_file(kept, folder / "model.safetensors")
-
-
 def write_levels(folder):
     levels = {"image_mean": [0.485, 0.456, 0.406]}
     (folder / "preprocessor_config.json").write_text(json.dumps(levels))
@@ -156,28 +152,11 @@ def write_levels(folder):
     ("damage", "message"),
     [
         (lambda folder: change(folder, model_type="deit"), "model_type='deit'"),
-        (lambda folder: change(folder, qkv_bias=False), "qkv_bias=False"),
-        (
-            lambda folder: change(folder, hidden_act="swiglu"),
-            "activation must be one of .*'swiglu'",
-        ),
         (lambda folder: change(folder, image_size=16), "position_embeddings is"),
-        (
-            lambda folder: change(folder, num_hidden_layers=1),
-            r"encoder\.layer\.1\..* is unknown",
-        ),
-        (lambda folder: change(folder, num_attention_heads=5), "num_heads"),
-        (lambda folder: drop(folder, "embeddings.cls_token"), "cls_token is missing"),
         (write_levels, "only equal numbers"),
     ],
 )
 def test_folders_that_do_not_fit_are_errors_of_one_line(folder, damage, message):
     damage(folder)
     with one_line(message):
-        read(folder)
-
-
-def test_a_width_that_is_no_multiple_of_the_pixels_needs_another_reading(folder):
-    change(folder, hidden_size=32)
-    with one_line("dim must be a multiple of pixels=48"):
         read(folder)

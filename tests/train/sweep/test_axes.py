@@ -17,7 +17,7 @@ def cells_of(over):
     return grid(Sweep("video-ut", Path("out"), config, read_axes(over, config, [])))
 
 
-def test_every_combination_is_a_cell_and_the_last_axis_changes_fastest():
+def test_every_combination_is_a_cell_in_order():
     cells = cells_of({"num-layers": "3,5", "train-gamma": "0.1,0.15", "seed": "0,1"})
     combinations = [
         (cell.config.model.num_layers, cell.config.train_gamma, cell.config.seed)
@@ -89,7 +89,7 @@ def test_a_mistake_is_one_line_that_names_it(capsys, monkeypatch, words, named):
     assert named in refused(capsys, "sweep", *words.split())
 
 
-def test_mistakes_are_found_without_importing_jax_the_loop_draws_nothing_and_no_command_imports_tensorflow():
+def test_mistakes_are_found_without_importing_jax():
     """Warnings are errors."""
     program = """\
 import sys

@@ -50,7 +50,7 @@ def made(folder, over=OVER, trials=5, config=None):
     return sweep, grid(sweep)
 
 
-def test_the_best_of_the_trials_is_tested_alone_and_a_second_search_trains_nothing(
+def test_the_best_of_the_trials_is_tested_alone(
     tmp_path,
 ):
     sweep, cells = made(tmp_path / "sweep")
@@ -72,7 +72,7 @@ def test_the_best_of_the_trials_is_tested_alone_and_a_second_search_trains_nothi
     assert (again, again.tested) == ([], [best])
 
 
-def test_whole_numbers_keep_their_digits_and_one_number_may_stand_for_all_layers(
+def test_whole_numbers_keep_their_digits(
     tmp_path,
 ):
     over = {"steps": "10000:99999", "constraints.alpha": "0.1:0.3"}
@@ -93,17 +93,12 @@ def test_more_trials_extend_a_search_and_other_options_are_refused(tmp_path):
     trained = Trained(sweep)
     search(sweep, cell, trained)
     assert [cell.name for cell in trained] == ["seed-0/trial-2"]
-    for changes, over in (
-        ({"steps": 7}, OVER),
-        ({}, OVER | {"num-layers": "2:8"}),
-    ):
-        config = VideoConfig(method="constrained", **changes)
-        other, (cell, _) = made(tmp_path / "sweep", over, config=config)
-        with pytest.raises(UserError, match=r"trials of another search.*another --out"):
-            search(other, cell, Trained(other))
+    other, (cell, _) = made(tmp_path / "sweep", OVER | {"num-layers": "2:8"})
+    with pytest.raises(UserError, match=r"trials of another search.*another --out"):
+        search(other, cell, Trained(other))
 
 
-def test_an_interrupted_search_goes_on_with_the_values_of_one_that_was_not(tmp_path):
+def test_an_interrupted_search_goes_on_with_its_values(tmp_path):
     whole, (cell, _) = made(tmp_path / "whole")
     expected = Trained(whole)
     search(whole, cell, expected)
@@ -141,7 +136,7 @@ def test_processes_share_the_trials_and_the_last_one_tests(tmp_path):
     assert len(mine.tested) == 1
 
 
-def test_a_trial_that_fails_counts_and_all_that_fail_are_the_message(tmp_path):
+def test_a_trial_that_fails_counts(tmp_path):
     sweep, cells = made(tmp_path / "sweep", trials=3)
     trained = Trained(sweep)
 
@@ -160,18 +155,16 @@ def test_of_images_the_highest_share_is_the_best(tmp_path):
     over = {"optimizer.learning-rate": "1e-4:1e-1"}
     config = EXPERIMENTS["image-dnn"].config
     sweep, (cell,) = made(tmp_path / "sweep", over, config=config)
-    assert cell.name == "search"
-    shares = []
+    shares = [0.0, 0.4, 0.8, 0.2, 0.6]
 
     def train(cell, tested):
         if not tested:
-            shares.append((7 * len(shares)) % 5 / 5)
             path = sweep.folder / cell.name / "metrics.jsonl"
             path.parent.mkdir(parents=True)
-            row = {"kind": "validation", "step": 1, "loss": 1.0, "accuracy": shares[-1]}
+            share = shares[int(cell.name.rpartition("-")[2])]
+            row = {"kind": "validation", "step": 1, "loss": 1.0, "accuracy": share}
             path.write_text(json.dumps(row) + "\n")
         return ""
 
     search(sweep, cell, train)
-    best = shares.index(max(shares))
-    assert best_cell(sweep, cell).name == f"search/trial-{best}"
+    assert best_cell(sweep, cell).name == "search/trial-2"

@@ -52,11 +52,8 @@ def read_weights(
         rows = [[f"{name}.{end}" for name in row] for row in rows]
         slots.append(folders.Slot(path, rows, leaf.shape, path[0] == "layers"))
     next_layer = f"{architecture.layers}.{count}."
-    beyond = [name for name in tensors.names if name.startswith(next_layer)]
-    folders.check_slots(tensors, slots, beyond)
-    params = traverse_util.unflatten_dict(
-        {slot.path: folders.read_slot(tensors, slot, np.float32) for slot in slots}
-    )
+    read = folders.read_slots(tensors, slots, next_layer)
+    params = traverse_util.unflatten_dict(read)
     return params, params.pop("head", {})
 
 

@@ -292,6 +292,16 @@ def check_slots(
         )
 
 
+def read_slots(
+    files: SafetensorsFiles, slots: list[Slot], next_layer: str
+) -> dict[Any, np.ndarray]:
+    """Reads all leaves as float32, once they are checked; tensors whose names begin
+    with ``next_layer`` are unknown."""
+    beyond = [name for name in files.names if name.startswith(next_layer)]
+    check_slots(files, slots, beyond)
+    return {slot.path: read_slot(files, slot, np.float32) for slot in slots}
+
+
 def read_slot(
     files: SafetensorsFiles, slot: Slot, dtype: Any, index: Index | None = None
 ) -> np.ndarray:

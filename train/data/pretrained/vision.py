@@ -198,6 +198,4 @@ def _read(
             name = f"layernorm.{ends[end]}"
             slots.append(folders.Slot(("readout", "norm", end), [[name]], (dim,)))
     next_layer = f"encoder.layer.{config.num_layers}."
-    beyond = [name for name in tensors.names if name.startswith(next_layer)]
-    folders.check_slots(tensors, slots, beyond)
-    return {slot.path: folders.read_slot(tensors, slot, np.float32) for slot in slots}
+    return folders.read_slots(tensors, slots, next_layer)

@@ -29,9 +29,9 @@ from unroll_jax.norm_bounds import matrix_norm_bound
 from ...config.errors import OptionError
 from ...core.metrics import Predictions, write_predictions
 from ...core.task import Log, Params, Row, Task
-from ...data.pictures import ImageSpec, picture_of
+from ...data.pictures import ImageSpec
 from ...system.distributed import fetch
-from ..common import each_of, to_unit
+from ..common import pictures_of, to_unit
 from ..images.task import Classifier, classification, load_images, without_images
 from .options import CertifiedConfig, CertifiedNetwork
 
@@ -217,8 +217,7 @@ def make(options: CertifiedConfig, data: Any) -> Task:
     def predict(params: Params, inputs: Any) -> Any:
         """Returns the `Certified` of an image (a file, or a uint8 array), or of each of
         a list, scaled as the train images."""
-        given, several = each_of(inputs)
-        pictures = np.stack([picture_of(one, spec.shape) for one in given])
+        pictures, several = pictures_of(inputs, spec.shape)
         logits, radii = radii_of(fetch(params), pictures)
         shares = np.asarray(jax.nn.softmax(logits))
         found = [

@@ -17,8 +17,8 @@ from ...data.pictures import (
     LabelledImages,
     PictureData,
     PictureSet,
+    brought_together,
     fields_json,
-    picture_of,
     picture_records,
     split_images,
 )
@@ -143,10 +143,7 @@ def _records(
     shape = (config.size, config.size, 1)
     # as many to validate as to test: a share of the rest may be too few for a set
     chosen = split_images(images, config.validation_share, equal=True)
-    grey = {}
-    for split, pairs in chosen.items():
-        grey[split] = ((picture_of(image, shape), label) for image, label in pairs)
-    return picture_records(PictureSet(images.class_names, shape, grey))
+    return picture_records(brought_together(images, chosen, shape))
 
 
 SETS: dict[str, Source[PictureSet[LabelledImages]]] = {

@@ -1,7 +1,6 @@
 """Denoising of sets of images: the unrolled transformer, whose tokens are images
 that attend to each other."""
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,24 +12,26 @@ from jaxtyping import Array, Float, UInt8, UInt32
 
 from unroll_jax.models import cosine_bases
 
+from ...config.options import with_value
 from ...core.evaluate import noise_trials, perturbation
 from ...core.task import Log, NoData, Params, Row, Task, Trial
 from ...data.files import SPLITS
-from ...data.pictures import picture_of
 from ...sharding import keep_rows
 from ..common import (
     add_noise,
     check_noise,
     check_reference,
-    each_of,
     feasibility_words,
     keyed,
+    logged,
     loop_options,
     on_batches,
+    pictures_of,
     to_bytes,
     to_unit,
     train_batches,
     unrolled_transformer,
+    with_reference,
 )
 from ..floors import LINEAR, ClassGaussians, fit_linear
 from .data import SetData, SetSpec, load
@@ -57,35 +58,17 @@ class Noisy(NamedTuple):
 def in_proportion(config: ImageSetConfig, spec: SetSpec) -> ImageSetConfig:
     """Returns the configuration with default bounds, which are of digits, in
     proportion to the input's loss."""
-    given, loss = (
-        config.constraints,
-        0.5 * spec.size**2 * config.train_gamma * spec.pixel_std,
-    )
+    loss = 0.5 * spec.size**2 * config.train_gamma * spec.pixel_std
     share = loss / INPUT_LOSS
-    is_default = (given.reference, given.floor) == (BOUNDS.reference, BOUNDS.floor)
-    if not is_default or share == 0.0 or abs(share - 1.0) < 0.01:
-        return config
-    reference, floor = (
-        None if bound is None else share * bound
-        for bound in (BOUNDS.reference, BOUNDS.floor)
-    )
-    return dataclasses.replace(
-        config, constraints=dataclasses.replace(given, reference=reference, floor=floor)
-    )
+    scaled = with_reference(config, BOUNDS.reference, share)
+    if scaled is config or config.constraints.floor != BOUNDS.floor:
+        return scaled
+    return with_value(scaled, "constraints.floor", share * BOUNDS.floor)
 
 
 def open_task(options: ImageSetConfig, log: Log) -> Task:
     """Returns the task on the data of its options, prepared on first use."""
-    data = load(options.data, log=log)
-    given = options.constraints
-    scaled = in_proportion(options, data.spec).constraints
-    if scaled != given:
-        log(
-            "the bounds for digits, in proportion to the loss of these images:"
-            f" --constraints.reference {scaled.reference:.4g} and"
-            f" --constraints.floor {scaled.floor:.4g}"
-        )
-    return make(options, data)
+    return logged(options, make(options, load(options.data, log=log)), log)
 
 
 def rebuild(options: ImageSetConfig, spec: Row) -> Task:
@@ -167,8 +150,9 @@ def make(options: ImageSetConfig, data: Any) -> Task:
         """
         check_noise(gamma, seed)
         shape = (spec.size, spec.size, 1)
-        given = [picture_of(one, shape).reshape(-1) for one in each_of(inputs)[0]]
-        clean = denoised(params, np.stack(given)[None], gamma, jax.random.key(seed))
+        pictures, _ = pictures_of(inputs, shape)
+        given = pictures.reshape(1, len(pictures), -1)
+        clean = denoised(params, given, gamma, jax.random.key(seed))
         return to_bytes(np.asarray(clean[0])).reshape(-1, *shape[:2])
 
     trial = Trial(float(options.train_gamma))

@@ -2,7 +2,6 @@
 classes, CIFAR-10, CamVid."""
 
 import contextlib
-import functools
 import itertools
 import re
 from collections.abc import Iterator
@@ -29,11 +28,10 @@ from ...data.pictures import (
     LabelledImages,
     PictureData,
     PictureSet,
-    decode_in_order,
-    levels,
+    brought_together,
     open_media,
-    picture_of,
     picture_records,
+    scene_set,
     split_images,
 )
 from ...data.prepared import Originals, Source, open_prepared, prepare_from
@@ -122,10 +120,7 @@ def cut_images(
     if config.size is None:
         return PictureSet(images.class_names, images.shape, splits)
     shape = (config.size, config.size, images.shape[2])
-    resized = {}
-    for split, pairs in splits.items():
-        resized[split] = ((picture_of(image, shape), label) for image, label in pairs)
-    return PictureSet(images.class_names, shape, resized)
+    return brought_together(images, splits, shape)
 
 
 def _image_records(
@@ -182,15 +177,7 @@ def open_camvid(root: Path, log: Log) -> Iterator[PictureSet[Examples]]:
     with open_media(root, log) as media:
         filed = sort_pictures(media, _of_scene, SCENE_LAYOUT, log)
         pairs = {split: _pairs(filed.get(split, {}), split) for split in SPLITS}
-        first, _ = pairs["train"][0]
-        height, width, _ = next(decode_in_order([first], _colours)).shape
-        read = functools.partial(decode_in_order, size=(width, height))
-        pictures = {}
-        for split, files in pairs.items():
-            images, maps = zip(*files, strict=True)
-            labels = read(maps, _classes)
-            pictures[split] = zip(read(images, _colours), labels, strict=True)
-        yield PictureSet(SCENE_CLASSES, (height, width, 3), pictures, (height, width))
+        yield scene_set(SCENE_CLASSES, pairs, _classes)
 
 
 def _reduce(pictures: Examples, factor: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -226,11 +213,6 @@ def _pairs(
                 f" {SCENE_LAYOUT}"
             )
     return pairs
-
-
-def _colours(picture: Image.Image) -> np.ndarray:
-    image = levels(picture)
-    return np.broadcast_to(image, (*image.shape[:2], 3))
 
 
 def _classes(picture: Image.Image) -> np.ndarray:

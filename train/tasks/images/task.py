@@ -26,10 +26,10 @@ from ...core.task import (
     no_figures,
 )
 from ...data.files import SPLITS
-from ...data.pictures import ImageSpec, picture_of
+from ...data.pictures import ImageSpec
 from ...data.prepared import keep_examples
 from ...sharding import gathered, rematerialised
-from ..common import each_of, on_batches, to_unit, train_batches
+from ..common import on_batches, pictures_of, to_unit, train_batches
 from . import data as images
 from .models import (
     FEATURES,
@@ -281,8 +281,7 @@ def classification(
         a list, scaled as the train images: a `Label`; of scenes, the class of each
         pixel, uint8, at that size.
         """
-        given, several = each_of(inputs)
-        pictures = np.stack([picture_of(one, spec.shape) for one in given])
+        pictures, several = pictures_of(inputs, spec.shape)
         logits = see(gathered(params), pictures)
         best = np.argmax(logits, axis=-1)
         if of_scenes:
@@ -333,7 +332,7 @@ def classification(
         probe=model.probe,
         summarise=_summarise,
         describe=_describe,
-        num_examples=None if isinstance(data, NoData) else data.num_examples("train"),
+        num_examples=data.num_examples("train"),
         examples_are="examples",
         fingerprint=fingerprint,
         spec=spec.to_json,

@@ -108,10 +108,10 @@ def load_inputs(options: LanguageConfig, log: Log) -> LanguageInputs:
     return LanguageInputs(source, answers, packed, data.checksums, deviation)
 
 
-def byte_share(data: LanguageInputs) -> float:
-    """Returns the entropy of a byte of the train answers over that of the built-in
-    ones; 1 without data, or for other tokens."""
-    if data.packed is None or data.source.path is not None:
+def token_share(data: LanguageInputs) -> float:
+    """Returns the entropy of a token of the train answers over that of a byte of the
+    built-in ones; 1 without data."""
+    if data.packed is None:
         return 1.0
     train = data.packed.whole("train")
     counts = np.bincount(train.labels[train.weights > 0.0])

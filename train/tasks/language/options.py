@@ -31,7 +31,7 @@ from ..text.options import SIZES, Dtype, TokensConfig, which_model
 InstructionSource = Literal["chores", "alpaca"]
 # Default bound on the loss of the input, of bytes of the built-in instructions: 1.3
 # times the entropy of a byte of their answers, which is the other number. Of other
-# answers it is in proportion.
+# answers and tokens it is in proportion.
 BYTES = 4.5
 BYTE_ENTROPY = 3.463
 

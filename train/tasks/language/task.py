@@ -20,7 +20,7 @@ from ...core.task import Log, Params, Reading, Row, Task, Trial
 from ...data.rows import is_whole
 from ..common import (
     check_noise,
-    log_reference,
+    logged,
     on_batches,
     train_batches,
     with_reference,
@@ -42,9 +42,9 @@ from .model import (
     LanguageInputs,
     LanguageModel,
     build_model,
-    byte_share,
     from_json,
     load_inputs,
+    token_share,
 )
 from .options import BYTES, LanguageConfig
 
@@ -90,9 +90,7 @@ class Inner(NamedTuple):
 
 def open_task(options: LanguageConfig, log: Log) -> Task:
     """Returns the task on the data of its options, prepared on first use."""
-    task = make(options, load_inputs(options, log))
-    log_reference(options, task.options, log)
-    return task
+    return logged(options, make(options, load_inputs(options, log)), log)
 
 
 def rebuild(options: LanguageConfig, spec: Row) -> Task:
@@ -111,7 +109,7 @@ def make(options: LanguageConfig, data: LanguageInputs) -> Task:
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, Section 6 and Appendix B.7.
     """
-    options = with_reference(options, BYTES, byte_share(data))
+    options = with_reference(options, BYTES, token_share(data))
     config, packed = data.source.config, data.packed
     model = build_model(options, config)
     size, share = options.batch_size, options.descent.positions

@@ -14,15 +14,14 @@ from unroll_jax.models import LISTA
 from ...core.evaluate import NOISE_SEED, evaluate_trials, noise_trials, perturbation
 from ...core.task import Log, NoData, Params, Reading, Row, Task, Trial, mean_last_loss
 from ...data.files import SPLITS
-from ...data.pictures import picture_of
 from ...sharding import keep_rows
 from ..common import (
     check_noise,
-    each_of,
     feasibility_words,
-    log_reference,
+    logged,
     loop_options,
     on_batches,
+    pictures_of,
     to_bytes,
     train_batches,
     with_reference,
@@ -60,9 +59,7 @@ class Coded(NamedTuple):
 
 def open_task(options: SparseCodingConfig, log: Log) -> Task:
     """Returns the task on the data of its options, prepared on first use."""
-    task = make(options, load(options.data, log=log))
-    log_reference(options, task.options, log)
-    return task
+    return logged(options, make(options, load(options.data, log=log)), log)
 
 
 def rebuild(options: SparseCodingConfig, spec: Row) -> Task:
@@ -159,8 +156,8 @@ def make(options: SparseCodingConfig, data: Any) -> Task:
         Noise of a strength ``gamma`` may be added.
         """
         check_noise(gamma, seed)
-        pictures, several = each_of(inputs)
-        images = [to_grey(picture_of(one, spec.shape)) for one in pictures]
+        pictures, several = pictures_of(inputs, spec.shape)
+        images = [to_grey(one) for one in pictures]
         batch = CodeBatch(np.stack(images), np.zeros((len(images), atoms), np.float32))
         key = jax.random.key(seed)
         estimates = np.asarray(codes_of(params, batch, np.float32(gamma), key))
@@ -194,7 +191,7 @@ def make(options: SparseCodingConfig, data: Any) -> Task:
         score=score,
         row=lambda params, reading: {SCORE: score(reading, "validation")},
         baselines=baselines,
-        num_examples=None if isinstance(data, NoData) else data.num_examples("train"),
+        num_examples=data.num_examples("train"),
         examples_are="images",
         fingerprint=fingerprint,
         spec=spec.to_json,

@@ -18,7 +18,7 @@ from ...core.evaluate import read as read_split
 from ...core.task import Log, Params, Reading, Row, Task, Trial
 from ...data.words import check_pairs
 from ...sharding import keep_rows
-from ..common import check_noise, log_reference, with_reference
+from ..common import check_noise, logged, with_reference
 from .model import (
     TextInputs,
     all_but_words,
@@ -70,9 +70,7 @@ class Prediction(NamedTuple):
 
 def open_task(options: TextRunConfig, log: Log) -> Task:
     """Returns the task on the data of its options, prepared on first use."""
-    task = make(options, load_inputs(options, log))
-    log_reference(options, task.options, log)
-    return task
+    return logged(options, make(options, load_inputs(options, log)), log)
 
 
 def rebuild(options: TextRunConfig, spec: Row) -> Task:

@@ -25,7 +25,7 @@ from ..common import (
     check_noise,
     check_reference,
     feasibility_words,
-    log_reference,
+    logged,
     on_batches,
     to_unit,
     train_batches,
@@ -67,9 +67,9 @@ def open_task(options: VideoRunConfig, log: Log) -> Task:
     """Returns the task on the data of its options, prepared on first use."""
     require_extra("video")  # evaluation has a floor of scikit-image
     data = load(options.data, log=log)
-    task = make(options, data, load_pretrained(options, data.spec, log))
-    log_reference(options, task.options, log)
-    return task
+    return logged(
+        options, make(options, data, load_pretrained(options, data.spec, log)), log
+    )
 
 
 def rebuild(options: VideoRunConfig, spec: Row) -> Task:
