@@ -204,7 +204,7 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
         record.time(name, runs)
     rows = []
     for case in cases:
-        row = ["{}, {:,}".format(*case)]
+        row: list[Any] = ["{}, {:,}".format(*case)]
         names = [_key(who, *case) for who in makers]
         for who, name in zip(makers, names, strict=True):
             ratio = "{}, {}, {} over plain".format(who, *case)

@@ -119,9 +119,9 @@ def _measure(record: Record, sweep: Sweep, rate: float, seconds: float) -> None:
                 record.figures[f"{name}_mebibytes"] = memory
                 row += [1e3 * time, 1e3 * case.flops / rate, memory]
             if len(cases) > 1:
-                first = f"{sweep.model}_{sweep.axis}_{value}"
-                names = f"{first}_seconds", f"{name}_seconds"
-                record.ratio(f"{first}_over_dense", *names)
+                names = [f"{model}_{sweep.axis}_{value}" for model in cases]
+                seconds_of = [f"{name}_seconds" for name in names]
+                record.ratio(f"{names[0]}_over_dense", *seconds_of)
             rows.append(row)
     again = len(compiled) - programs
     record.figures[f"{sweep.model}_{sweep.axis}_compiled_again"] = again

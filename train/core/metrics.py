@@ -209,7 +209,7 @@ class _Tracked(Callbacks):
         self._write(scalars("validation", row), row["step"])
 
 
-def validation_of(folder: Path, step: int) -> dict[str, Any] | None:
+def validation_of(folder: Path, step: int | None) -> dict[str, Any] | None:
     """Returns the row of the validation of a run at a step; None where there is
     none."""
     rows = read_metrics(folder / "metrics.jsonl")

@@ -45,7 +45,7 @@ def check_noise(gamma: float, seed: int) -> None:
         raise OptionError("seed", "a whole number in [0, 2**32)", seed)
 
 
-def with_reference(config: C, usual: float, share: float) -> C:
+def with_reference(config: C, usual: Any, share: float) -> C:
     """Returns the options with a default bound on the input's loss, ``usual``, times a
     share: of the data's loss, over that of the data which the default is of."""
     given = config.constraints.reference
