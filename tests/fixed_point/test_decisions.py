@@ -117,6 +117,20 @@ def test_acceleration_that_gains_nothing_is_given_up_for_good():
     assert_allclose(carries[-1].z, solution(A, x), atol=1e-3)
 
 
+def test_a_row_that_is_lost_as_acceleration_is_given_up_returns():
+    """From a state a thousand times as large, plain steps would raise the scale."""
+    A = 0.9 * np.linalg.qr(drawn(WIDTH, WIDTH))[0]
+    x = drawn(2, WIDTH)
+    carries = follow(A, x, 0.0 * x)
+    last = carries[phases(carries).index(GIVEN_UP) - 1]
+    lost = last._replace(z=last.z * np.float32([[1.0], [1e3]]))
+    block, _ = compiled(200, kinked=False)
+    after = block(np.float32(A), np.float32(x), lost)
+    assert schedule(after).phase == GIVEN_UP
+    assert_allclose(after.z[0], last.z[0] @ A + x[0], rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(after.z[1], last.best.z[1])
+
+
 @pytest.mark.parametrize(
     ("phase", "is_trial_end", "active", "slow", "gains", "after"),
     [
