@@ -8,6 +8,7 @@ import datetime
 import difflib
 import importlib
 import os
+import re
 import sys
 from collections.abc import Collection
 from pathlib import Path
@@ -156,16 +157,14 @@ def _conditions(*, quick: bool, kept: bool) -> dict[str, Any]:
     machine: dict[str, Any] = {name: versions.pop(name) for name in names}
     machine["cores"] = len(os.sched_getaffinity(0))
 
-    allocator: dict[str, Any] = {"keeps_memory": kept}
-    for key, value in os.environ.items():
-        if key.startswith("MALLOC_") or key == "GLIBC_TUNABLES":
-            allocator[key] = value
+    settings = re.compile("MALLOC_|GLIBC_TUNABLES$")
+    allocator = {key: os.environ[key] for key in filter(settings.match, os.environ)}
     return {
         "date": datetime.date.today().isoformat(),
         "quick": quick,
         "machine": machine,
         "versions": versions,
-        "allocator": allocator,
+        "allocator": {"keeps_memory": kept, **allocator},
     }
 
 

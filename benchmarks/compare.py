@@ -39,7 +39,7 @@ def comparison(old: dict[str, dict[str, Any]], new: dict[str, dict[str, Any]]) -
 
     A ``*`` marks those that changed by more than both spreads together.
     """
-    rows: list[list[str]] = []
+    rows: list[list[Any]] = []
     remarks: dict[str, None] = {}  # in order, without repeats
     for name in old:
         if name in new:
@@ -66,7 +66,7 @@ def _read(file: Path) -> dict[str, Any]:
     return record
 
 
-def _rows(name: str, old: dict[str, Any], new: dict[str, Any]) -> list[list[str]]:
+def _rows(name: str, old: dict[str, Any], new: dict[str, Any]) -> list[list[Any]]:
     rows = []
     for figure, before in old["figures"].items():
         after = new["figures"].get(figure)
@@ -76,10 +76,8 @@ def _rows(name: str, old: dict[str, Any], new: dict[str, Any]) -> list[list[str]
         counted = any(word in figure for word in COUNTED)
         change = _change(before, after)
         beyond = abs(change - 1.0) > max(spread or (0.0 if counted else NOISE), EXACT)
-        values = [f"{before:.4g}", f"{after:.4g}", f"{change:.3f}"]
-        spread_of_both = f"{spread:.1%}" if spread else ""
         mark = "*" if beyond else ""
-        rows.append([f"{name}: {figure}", *values, spread_of_both, mark])
+        rows.append([f"{name}: {figure}", before, after, change, spread or "", mark])
     return rows
 
 
@@ -95,9 +93,8 @@ def _remarks(name: str, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     if old.get("quick") != new.get("quick"):
         remarks.append(f"{name}: one of the two was run with --quick, on other sizes")
     for what in ("machine", "versions", "allocator"):
-        before = old.get(what) or {}
-        after = new.get(what) or {}
-        for key in {**before, **after}:
+        before, after = (record.get(what, {}) for record in (old, new))
+        for key in before | after:
             if before.get(key) != after.get(key):
                 remarks.append(f"{key} differs: {before.get(key)}; {after.get(key)}")
     return remarks

@@ -17,7 +17,7 @@ import optax
 
 from benchmarks import torch_peer
 from benchmarks.record import Record
-from benchmarks.timing import floor_note, interleaved, matmul_rate, table
+from benchmarks.timing import floor_note, interleaved, matmul_rate
 from unroll_jax.models import Classifier, Encoder, EncoderConfig
 from unroll_jax.train.data.pretrained.architectures import (
     read_architecture,
@@ -42,7 +42,7 @@ class Sizes(NamedTuple):
 
 
 FULL, QUICK = Sizes(), Sizes(batch=8, repeats=5)
-BARS = {"forward": 1.2, "training": 1.0}
+BARS = {"forward": 1.2, "training": 1.0}  # times the tokens of compiled PyTorch
 
 
 def main(*, quick: bool = False, peers: bool = True) -> Record:
@@ -61,13 +61,12 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
     }
     model = Classifier(Encoder(shape), 2, hidden="tanh")
     params, peer = _same_weights(model, peers=peers)
-    unrolled = Classifier(Encoder(shape, unroll=shape.num_layers), 2, hidden="tanh")
-    calls = {}
-    for name, one in (("unroll_jax", model), ("unroll_jax, unroll=L", unrolled)):
-        calls[name] = {
-            "forward": forward(one, params, batch),
-            "training": training(one, params, batch),
+    calls = {
+        "unroll_jax": {
+            "forward": forward(model, params, batch),
+            "training": training(model, params, batch),
         }
+    }
     if peer is not None:
         calls |= torch_calls(peer, batch)
 
@@ -80,7 +79,6 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
         print(f"\n{what}, {sizes.repeats} runs")
         _add(record, what, seconds, sizes, rate)
     print(f"\n{floor_note(rate, *widest)}")
-    record.draw = record.draw_times
     return record
 
 
@@ -91,24 +89,20 @@ def _add(
     # the gradients of a product take two products
     work = flops(sizes) * (3.0 if what == "training" else 1.0)
     tokens = sizes.batch * sizes.tokens
-    rows = []
-    for who, runs in seconds.items():
-        name = f"{what}_{_key(who)}"
-        median = record.time(f"{name}_seconds", runs, flops=work, rate=rate)
-        record.figures[f"{name}_tokens_a_second"] = tokens / median
-        record.spreads[f"{name}_tokens_a_second"] = record.spreads[f"{name}_seconds"]
-        rows.append([who, f"{1e3 * median:.0f}", f"{tokens / median:.0f}"])
-    rows.append(["floor", f"{1e3 * work / rate:.0f}", ""])
-    print(table(["who", "median ms", "tokens/s"], rows))
+    record.times(
+        seconds, flops=dict.fromkeys(seconds, work), rate=rate, prefix=f"{what}_"
+    )
+    for who in seconds:
+        name = f"{what}_{who}"
+        a_second = tokens / record.figures[f"{name}_seconds"]
+        record.figures[f"{name}_tokens_a_second"] = a_second
+        print(f"{who}: {a_second:.0f} tokens a second")
 
-    peers = [who for who in seconds if who.startswith("torch")]
-    for ours in list(seconds)[: len(seconds) - len(peers)]:
-        for peer in peers:
-            names = (f"{what}_{_key(who)}_seconds" for who in (peer, ours))
-            times = record.ratio(f"{what}_{_key(ours)}_over_{_key(peer)}", *names)
-            barred = (ours, peer) == ("unroll_jax", "torch compiled")
-            bar = f" (bar {BARS[what]:.1f})" if barred else ""
-            print(f"{ours} / {peer}: {times:.2f} times the tokens{bar}")
+    ours, *peers = seconds
+    for peer in peers:
+        names = (f"{what}_{who}_seconds" for who in (peer, ours))
+        times = record.ratio(f"{what}_{ours}_over_{peer}", *names)
+        print(f"{ours} / {peer}: {times:.2f} times the tokens (bar {BARS[what]:.1f})")
 
 
 def forward(
@@ -130,19 +124,17 @@ def training(
     tokens = jnp.asarray(batch["tokens"], jnp.int32)
     labels = jnp.asarray(batch["labels"], jnp.int32)
 
-    def is_word(path):
-        return "word" in [entry.key for entry in path]
+    def kind(path: Any, _: Any) -> str:
+        return "still" if "'word'" in jax.tree_util.keystr(path) else "trained"
 
-    def trained(params):
-        return jax.tree.map_with_path(lambda path, _: not is_word(path), params)
-
-    optimizer = optax.masked(optax.adam(RATE), trained)
+    # The compiler leaves out gradients that are set to zero.
+    optimizer = optax.multi_transform(
+        {"trained": optax.adam(RATE), "still": optax.set_to_zero()},
+        lambda params: jax.tree.map_with_path(kind, params),
+    )
 
     def loss(params: Any, tokens: jax.Array, labels: jax.Array) -> jax.Array:
-        def still(path, leaf):
-            return jax.lax.stop_gradient(leaf) if is_word(path) else leaf
-
-        logits: Any = model.apply(jax.tree.map_with_path(still, params), tokens)
+        logits: Any = model.apply(params, tokens)
         losses = optax.softmax_cross_entropy_with_integer_labels(logits[-1], labels)
         return jnp.mean(losses)
 
@@ -204,10 +196,6 @@ def flops(sizes: Sizes) -> float:
     dense = 4 * dim**2 + 2 * dim * sizes.shape.hidden_dim
     each = 2.0 * sizes.shape.num_layers * (dense + 2 * tokens * dim)
     return each * sizes.batch * tokens
-
-
-def _key(name: str) -> str:
-    return name.replace(", unroll=L", " unrolled").replace(" ", "_")
 
 
 def _same_weights(model: Classifier, *, peers: bool = True) -> tuple[Any, Any]:

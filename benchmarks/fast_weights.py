@@ -59,14 +59,13 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
     # six products and half a one in a chunk of 64, and twice as many in the gradient
     flops = 39.0 * length * 64 * sizes.dim
     seconds = interleaved(candidates, repeats=sizes.repeats, warmup=3)
-    record.times(seconds, prefix="", flops=flops, rate=rate)
+    record.times(seconds, flops=dict.fromkeys(seconds, flops), rate=rate)
     for peer in list(candidates)[1:]:
         names = "delta_rule_seconds", f"{peer}_seconds"
         value = record.ratio(f"delta_rule_over_{peer}", *names)
         bar = f" (bar {BAR:.2f})" if "compiled" in peer else ""
         print(f"delta_rule / {peer}: {value:.2f}{bar}")
     _memory(record, sizes)
-    record.draw = record.draw_times
     print(floor_note(rate, *product))
     return record
 
@@ -145,6 +144,5 @@ def _memory(record: Record, sizes: Sizes) -> None:
             record.figures[f"{name}_{n}_mebibytes"] = memory[n]
         power = power_of(memory)
         record.figures[f"{name}_mebibytes_power"] = power
-        values = [f"{value:.1f}" for value in memory.values()]
-        rows.append([name, *values, f"n^{power:.2f}"])
-    print(table(["temporary MiB", *map(str, sizes.lengths), "grows as"], rows))
+        rows.append([name, *memory.values(), power])
+    print(table(["temporary MiB", *map(str, sizes.lengths), "power of n"], rows))

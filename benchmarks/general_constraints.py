@@ -188,50 +188,35 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
     """Prints medians of interleaved steps and their ratios, to the plain step and to
     Cooper's."""
     setting, record = QUICK if quick else FULL, Record()
-    cases = [
-        ("plain", 1),
-        *((kind, count) for kind in ("dense", "indexed") for count in setting.counts),
-    ]
     makers = {"ours": ours}
     if peers and cooper_or_none() is not None:
         torch_peer.torch_or_none().set_num_threads(len(os.sched_getaffinity(0)))
         makers["Cooper"] = coopers
         print(SAME_ALLOCATOR)
-    candidates = {
-        (who, *case): make(setting, *case)
-        for who, make in makers.items()
+    cases = [("plain", 1), *itertools.product(("dense", "indexed"), setting.counts)]
+    calls = {
+        _key(who, *case): make(setting, *case)
         for case in cases
+        for who, make in makers.items()
     }
-    calls = {_key(*case): run for case, run in candidates.items()}
     seconds = interleaved(calls, repeats=setting.repeats, settle=1)
-    rows = []
     for name, runs in seconds.items():
         record.time(name, runs)
-    for kind, count in cases:
-        row = [f"{kind}, {count:,}" if kind != "plain" else "no constraints"]
-        for who in makers:
-            name = _key(who, kind, count)
-            over = record.ratio(
-                f"{who}, {kind}, {count} over plain", name, _key(who, "plain", 1)
-            )
-            row += [f"{1e3 * record.figures[name]:.2f}", f"{over:.3f}"]
+    rows = []
+    for case in cases:
+        row = ["{}, {:,}".format(*case)]
+        names = [_key(who, *case) for who in makers]
+        for who, name in zip(makers, names, strict=True):
+            ratio = "{}, {}, {} over plain".format(who, *case)
+            over = record.ratio(ratio, name, _key(who, "plain", 1))
+            row += [1e3 * record.figures[name], over]
         if len(makers) > 1:
-            names = (_key(who, kind, count) for who in makers)
-            row.append(
-                f"{record.ratio(f'ours over Cooper, {kind}, {count}', *names):.2f}"
-            )
+            row.append(record.ratio("ours over Cooper, {}, {}".format(*case), *names))
         rows.append(row)
     columns = [column for who in makers for column in (f"{who}, ms", "over plain")]
-    print(
-        table(["constraints", *columns, *["ours / Cooper"] * (len(makers) - 1)], rows)
-    )
-    for kind in ("dense", "indexed"):
-        ratio = record.figures[f"ours, {kind}, 100 over plain"]
-        print(
-            f"{kind}, 100 constraints: {ratio:.3f} times plain (bar {BAR},"
-            f" {'met' if ratio <= BAR else 'not met'})"
-        )
-    record.draw = record.draw_times
+    columns += ["ours / Cooper"] * (len(makers) - 1)
+    print(table(["constraints", *columns], rows))
+    print(f"bar: 100 constraints take at most {BAR} times the plain step")
     return record
 
 

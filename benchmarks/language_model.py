@@ -10,8 +10,16 @@ import optax
 from jax.nn.initializers import lecun_normal, normal
 from jaxtyping import Array, Float, Int
 
+from unroll_jax.models import rms_norm
+from unroll_jax.models.language.rotary import (
+    rotary_angles,
+    rotary_frequencies,
+    rotate,
+)
+
 __all__ = ["LanguageModel", "Read", "Sample", "cross_entropy", "matmul_flops_a_token"]
 
+EPSILON = 1e-6  # of norms
 # (readout's parameters, states of any number of layers) -> the loss of each.
 Read = Callable[
     [dict[str, Array], Float[Array, "*layers batch n d"]], Float[Array, "*layers"]
@@ -130,7 +138,7 @@ class _Layers(nn.Module):
     def __call__(self, y: Float[Array, "batch n d"]) -> Float[Array, "batch n d"]:
         width = self.dim // self.heads
         ones = nn.initializers.ones
-        x = _normalised(self.param("attention_scale", ones, (self.dim,)), y)
+        x = rms_norm(y, self.param("attention_scale", ones, (self.dim,)), EPSILON)
         query = _rotated(self._product("query", x, self.heads * width), self.heads)
         key = _rotated(self._product("key", x, self.kv_heads * width), self.kv_heads)
         value = self._product("value", x, self.kv_heads * width).reshape(key.shape)
@@ -138,7 +146,7 @@ class _Layers(nn.Module):
             query, key, value, is_causal=self.causal, implementation=self.attention
         )
         y = y + self._product("output", seen.reshape(y.shape), self.dim)
-        x = _normalised(self.param("gated_scale", ones, (self.dim,)), y)
+        x = rms_norm(y, self.param("gated_scale", ones, (self.dim,)), EPSILON)
         gate = jax.nn.silu(self._product("gate", x, self.hidden))
         gated = gate * self._product("up", x, self.hidden)
         return y + self._product("down", gated, self.dim)
@@ -166,7 +174,7 @@ def cross_entropy(
 
     def add(total: Array, part: tuple[Array, Array]) -> tuple[Array, None]:
         state, target = part
-        logits = _normalised(readout["scale"], state) @ readout["kernel"]
+        logits = rms_norm(state, readout["scale"], EPSILON) @ readout["kernel"]
         logits = logits.astype(jnp.float32)
         target = jnp.broadcast_to(target, logits.shape[:-1])
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, target)
@@ -207,22 +215,11 @@ def _at_every_layer(
     return jax.checkpoint(lambda state: every(readout, state), prevent_cse=False)
 
 
-def _normalised(scale: Array, y: Array) -> Array:
-    """Over the root of the mean square, taken in float32."""
-    wide = y.astype(jnp.float32)
-    inverse = jax.lax.rsqrt(jnp.mean(wide**2, -1, keepdims=True) + 1e-6)
-    return (wide * inverse * scale).astype(y.dtype)
-
-
 def _rotated(
     x: Float[Array, "batch n columns"], heads: int
 ) -> Float[Array, "batch n heads width"]:
     """Split into heads, rotated by angles that grow with the position (base 10,000)."""
     x = x.reshape(*x.shape[:2], heads, -1)
-    half = x.shape[-1] // 2
-    angles = jnp.arange(x.shape[1])[:, None] * 10_000.0 ** (-jnp.arange(half) / half)
-    cosine = jnp.cos(angles)[:, None].astype(x.dtype)
-    sine = jnp.sin(angles)[:, None].astype(x.dtype)
-    first, second = x[..., :half], x[..., half:]
-    rotated = [first * cosine - second * sine, first * sine + second * cosine]
-    return jnp.concatenate(rotated, -1)
+    positions = jnp.broadcast_to(jnp.arange(x.shape[1]), x.shape[:2])
+    frequencies = rotary_frequencies(x.shape[-1], 10_000.0)
+    return rotate(x, rotary_angles(positions, frequencies, jnp.dtype("float32")))

@@ -13,7 +13,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from benchmarks.record import Record
-from benchmarks.timing import interleaved, matmul_rate, table, temporary_mebibytes
+from benchmarks.timing import interleaved, matmul_rate, temporary_mebibytes
 from unroll_jax.constrained import chunked_cross_entropy
 from unroll_jax.models import Decoder, DecoderConfig, decoder_readout, rms_norm
 
@@ -44,23 +44,20 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
     record = Record()
     shape = (sizes.vocabulary, sizes.dim)
     head = jnp.float32(np.random.default_rng(0).standard_normal(shape))
-    rows = []
-    for layers in (1, sizes.num_layers):
-        candidates = _candidates(layers, head, sizes)
-        seconds = interleaved(candidates, repeats=repeats, warmup=1)
-        names = [f"{kind}_{layers}_seconds" for kind in ("chunked", "whole")]
-        product = 2.0 * layers * sizes.tokens * sizes.dim * sizes.vocabulary
-        # Logits and two gradients. Chunked logits are computed again backward.
-        for name, runs, count in zip(names, seconds.values(), (4, 3), strict=True):
-            record.time(name, runs, flops=count * product, rate=rate)
-        ratio = record.ratio(f"chunked_over_whole_{layers}", *names)
-        times = [f"{record.figures[name]:.2f}" for name in names]
-        rows.append([str(layers), *times, f"{ratio:.2f}"])
     print(
         f"loss and gradients, {sizes.tokens} positions, {sizes.dim} wide,"
         f" {sizes.vocabulary} words, float32"
     )
-    print(table(["layers", "chunked s", "whole logits s", "chunked / whole"], rows))
+    for layers in (1, sizes.num_layers):
+        candidates = _candidates(layers, head, sizes)
+        seconds = interleaved(candidates, repeats=repeats, warmup=1)
+        product = 2.0 * layers * sizes.tokens * sizes.dim * sizes.vocabulary
+        # Logits and two gradients. Chunked logits are computed again backward.
+        work = dict(zip(seconds, (4 * product, 3 * product), strict=True))
+        record.times(seconds, flops=work, rate=rate)
+        names = (f"{who}_seconds" for who in seconds)
+        ratio = record.ratio(f"chunked_over_whole_{layers}", *names)
+        print(f"{layers} layers, chunked / whole logits: {ratio:.2f}")
     plain = step_mebibytes(sizes, constrained=False)
     constrained = step_mebibytes(sizes, constrained=True)
     logits = 4 * sizes.tokens * sizes.vocabulary / 2**20
@@ -75,7 +72,6 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
         f" {constrained:.0f}, {constrained / plain:.2f} of it{bar}; logits of one layer"
         f" {logits:.0f} MiB"
     )
-    record.draw = record.draw_times
     return record
 
 
@@ -135,6 +131,6 @@ def _candidates(
         return lambda: jax.block_until_ready(program(hidden, head))
 
     return {
-        "chunked": repeated(chunked_cross_entropy),
-        "whole": repeated(whole_cross_entropy),
+        f"chunked_{layers}": repeated(chunked_cross_entropy),
+        f"whole_{layers}": repeated(whole_cross_entropy),
     }

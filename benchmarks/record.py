@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from benchmarks.timing import table
+from benchmarks.timing import table, text_of
 
 __all__ = ["Record", "write"]
 
@@ -26,7 +26,7 @@ class Record:
       floors: of some figures, the ``flops`` they count, and the ``seconds`` these take
         at the rate that was measured in the same run.
       notes: sentences for readers of the figures.
-      draw: draws them into a figure, or None for no plot.
+      draw: draws them into a figure. None draws the timed ones, if there are any.
     """
 
     figures: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -62,18 +62,21 @@ class Record:
         self,
         seconds: Mapping[str, np.ndarray],
         *,
-        prefix: str,
-        flops: float,
+        flops: Mapping[str, float],
         rate: float,
+        prefix: str = "",
     ) -> None:
-        """Adds the times of candidates that do the same work, and prints them."""
+        """Adds the times of candidates, and prints them with their floors.
+
+        ``flops`` has those whose operations are known.
+        """
         rows = []
         for who, runs in seconds.items():
-            name = f"{prefix}{who.replace(' ', '_')}_seconds"
-            median = self.time(name, runs, flops=flops, rate=rate)
-            rows.append([who, f"{1e3 * median:.1f}", f"{1e3 * np.min(runs):.1f}"])
-        rows.append(["floor", f"{1e3 * flops / rate:.1f}", ""])
-        print(table(["who", "median ms", "least ms"], rows))
+            work = flops.get(who)
+            median = self.time(f"{prefix}{who}_seconds", runs, flops=work, rate=rate)
+            floor = None if work is None else 1e3 * work / rate
+            rows.append([who, 1e3 * median, 1e3 * float(np.min(runs)), floor])
+        print(table(["who", "median ms", "least ms", "floor ms"], rows))
 
     def ratio(self, name: str, over: str, under: str) -> float:
         """Adds the ratio of two figures and returns it."""
@@ -131,9 +134,9 @@ def write(
     (folder / f"{name}.json").write_text(text, encoding="utf-8")
     page = _markdown(record, name, conditions)
     (folder / f"{name}.md").write_text(page, encoding="utf-8")
-    if record.draw is not None:
+    if record.spreads:
         figure = Figure(figsize=(12.0, 4.0), layout="constrained")
-        record.draw(figure)
+        (record.draw or record.draw_times)(figure)
         figure.savefig(folder / f"{name}.png", dpi=150)
 
 
@@ -161,16 +164,10 @@ def _rows(record: Record) -> list[str]:
     ]
     for name, value in record.figures.items():
         floor = record.floors.get(name, {})
-        least = floor.get("seconds")
-        flops = floor.get("flops")
+        least = floor.get("seconds", math.nan)
+        flops = floor.get("flops", math.nan)
         spread = record.spreads.get(name)
-        cells = [
-            name.replace("|", "\\|"),
-            f"{value:.4g}",
-            "" if spread is None else f"{spread:.1%}",
-            "" if least is None else f"{least:.4g}",
-            "" if least is None else f"{value / least:.2f}",
-            "" if flops is None else f"{flops / 1e9:.4g}",
-        ]
-        rows.append(f"| {' | '.join(cells)} |")
+        cells = (value, spread, least, value / least, flops / 1e9)
+        escaped = name.replace("|", "\\|")
+        rows.append(f"| {' | '.join([escaped, *map(text_of, cells)])} |")
     return rows

@@ -1,8 +1,10 @@
 """Timing side by side, in interleaved runs, and memory, rates and powers."""
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,6 +17,7 @@ __all__ = [
     "power_of",
     "table",
     "temporary_mebibytes",
+    "text_of",
 ]
 
 SAME_ALLOCATOR = (
@@ -107,9 +110,23 @@ def temporary_mebibytes(program: jax.stages.Compiled) -> float:
     return float("nan") if analysis is None else analysis.temp_size_in_bytes / 2**20
 
 
-def table(header: list[str], rows: list[list[str]]) -> str:
-    """Plain text columns, the first to the left, the others to the right."""
-    lines = [header, *rows]
+def text_of(value: Any) -> str:
+    """Four digits of a number, a dash for NaN and None, and texts as they are."""
+    if value is None or value != value:
+        return "-"
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+
+
+def table(header: list[str], rows: list[list[Any]]) -> str:
+    """Columns of `text_of` each cell, the first to the left, the others to the
+    right.
+
+    A row may end early.
+    """
+    lines = list(zip(*itertools.zip_longest(header, *rows), strict=True))
+    lines = [list(map(text_of, line)) for line in lines]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     text = []
     for first, *others in lines:

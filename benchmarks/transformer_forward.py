@@ -47,10 +47,10 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
     record = Record()
     for batch, repeats in sizes.repeats:
         arrays = _draw(batch, sizes)
-        for what, build in (("forward", _forward), ("gradient", _gradient)):
+        for what in ("forward", "gradient"):
             candidates = {
-                "recorded": build(arrays, sizes, record="energy"),
-                "plain": build(arrays, sizes, record=None),
+                "recorded": _program(arrays, sizes, what, record="energy"),
+                "plain": _program(arrays, sizes, what, record=None),
             }
             if with_torch:
                 candidates |= _peers(arrays, sizes, what)
@@ -60,9 +60,9 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
             # the gradients of a product take two products
             flops = flops_forward(sizes, batch) * (3.0 if what == "gradient" else 1.0)
             case = f"batch_{batch}_{what}"
-            record.times(seconds, prefix=f"{case}_", flops=flops, rate=rate)
-            _compare(record, case, seconds, judged=case == f"batch_{largest}_gradient")
-    record.draw = record.draw_times
+            work = dict.fromkeys(seconds, flops)
+            record.times(seconds, prefix=f"{case}_", flops=work, rate=rate)
+            _compare(record, case, seconds)
     print(f"\n{floor_note(rate, *product)}")
     return record
 
@@ -76,16 +76,13 @@ def flops_forward(sizes: Sizes, batch: int) -> float:
     return 4.0 * tokens * sizes.dim * (sizes.dim + sizes.tokens)
 
 
-def _compare(
-    record: Record, case: str, seconds: dict[str, Any], *, judged: bool
-) -> None:
+def _compare(record: Record, case: str, seconds: dict[str, Any]) -> None:
     for ratio, bar in BARS.items():
         who = ratio.split(" / ")[1]
         if who in seconds:
-            key = who.replace(" ", "_")
-            names = f"{case}_recorded_seconds", f"{case}_{key}_seconds"
-            value = record.ratio(f"{case}_over_{key}", *names)
-            print(f"{ratio}: {value:.3f}" + (f" (bar {bar:.2f})" if judged else ""))
+            names = f"{case}_recorded_seconds", f"{case}_{who}_seconds"
+            value = record.ratio(f"{case}_over_{who}", *names)
+            print(f"{ratio}: {value:.3f} (bar {bar:.2f})")
 
 
 def _draw(batch: int, sizes: Sizes) -> tuple[TransformerParams, jax.Array, jax.Array]:
@@ -101,34 +98,25 @@ def _draw(batch: int, sizes: Sizes) -> tuple[TransformerParams, jax.Array, jax.A
     return params._replace(W_f=W_f), y, x
 
 
-def _unroll(sizes: Sizes, record: Any) -> Callable[..., tuple[jax.Array, Any]]:
+def _program(
+    arrays: tuple, sizes: Sizes, what: str, *, record: Any
+) -> Callable[[], object]:
     layer = unroll_jax.transformer(sizes.dim)
+    options = {"num_layers": sizes.num_layers, "record": record}
 
-    def unrolled(
+    def forward(
         params: TransformerParams, y: jax.Array, x: jax.Array
     ) -> tuple[jax.Array, Any]:
-        return unroll_jax.unroll(
-            layer, params, y, x, num_layers=sizes.num_layers, record=record
-        )
-
-    return unrolled
-
-
-def _forward(arrays: tuple, sizes: Sizes, *, record: Any) -> Callable[[], object]:
-    program = jax.jit(_unroll(sizes, record))
-    return lambda: jax.block_until_ready(program(*arrays))
-
-
-def _gradient(arrays: tuple, sizes: Sizes, *, record: Any) -> Callable[[], object]:
-    unrolled = _unroll(sizes, record)
+        return unroll_jax.unroll(layer, params, y, x, **options)
 
     def loss(
         params: TransformerParams, y: jax.Array, x: jax.Array
     ) -> tuple[jax.Array, Any]:
-        last, trace = unrolled(params, y, x)
+        last, trace = forward(params, y, x)
         return jnp.mean(last**2), trace
 
-    program = jax.jit(jax.grad(loss, has_aux=True))
+    gradient = jax.grad(loss, has_aux=True)
+    program = jax.jit(forward if what == "forward" else gradient)
     return lambda: jax.block_until_ready(program(*arrays))
 
 

@@ -27,7 +27,7 @@ from benchmarks.constrained_step.steps import (
     repeated,
 )
 from benchmarks.record import Record
-from benchmarks.timing import interleaved, matmul_rate, table
+from benchmarks.timing import interleaved, matmul_rate
 from unroll_jax import descent_constraints
 from unroll_jax.certificates import matrix_norm_bound
 from unroll_jax.energies.cosine import cosine_dictionary
@@ -85,7 +85,6 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
     )
     record = Record(figures={"matmul_rate": rate})
     _add(record, problems, seconds, rate)
-    record.draw = record.draw_times
     return record
 
 
@@ -93,13 +92,8 @@ def _add(
     record: Record, problems: dict[str, Problem], seconds: dict[str, Any], rate: float
 ) -> None:
     """Adds times and ratios to the record, and prints them."""
-    rows = []
-    for name, runs in seconds.items():
-        flops = problems[name].flops[0] if name in problems else None
-        median = record.time(f"{name}_seconds", runs, flops=flops, rate=rate)
-        floor = "-" if flops is None else f"{1e3 * flops / rate:.1f}"
-        rows.append([name, f"{1e3 * median:.1f}", f"{1e3 * np.min(runs):.1f}", floor])
-    print(table(["step", "median ms", "least ms", "floor ms"], rows))
+    flops = {name: problem.flops[0] for name, problem in problems.items()}
+    record.times(seconds, flops=flops, rate=rate)
     print(
         "floor: matrix products of layers and, where c moves, of its bounds, at the"
         " rate of one large product"

@@ -3,13 +3,12 @@
 By formulas, and by the collectives of the traced program.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from jax.extend.core import Jaxpr
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
@@ -19,6 +18,7 @@ from benchmarks.language_model import (
     cross_entropy,
     matmul_flops_a_token,
 )
+from benchmarks.programs import equations
 from benchmarks.record import Record
 from benchmarks.timing import table
 from unroll_jax.constrained import (
@@ -103,18 +103,16 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
         plain = sum(sent_bytes(setting._replace(share=None)).values())
         figures["bytes_added"] = max(figures["bytes_added"], sent - plain)
         figures |= {f"formula_{number}_bytes": formula, f"traced_{number}_bytes": sent}
-        row = [str(number), f"{formula / 1e9:.2f}", f"{sent / 1e9:.2f}"]
+        row = [number, formula / 1e9, sent / 1e9]
         for accelerator in ACCELERATORS:
             compute, network = step_seconds(setting, sent, accelerator)
             overlapped = compute / max(compute, network)
             apart = compute / (compute + network)
             name = f"{accelerator.name}_{number}"
             figures |= {f"{name}_overlapped": overlapped, f"{name}_apart": apart}
-            row += [f"{1e3 * compute:.0f}", f"{1e3 * network:.0f}"]
-            row += [f"{overlapped:.0%}", f"{apart:.0%}"]
+            row += [1e3 * compute, 1e3 * network, overlapped, apart]
         rows.append(row)
-    added = figures["bytes_added"]
-    print(f"constraints add at most {added:.0f} bytes per step and device")
+    print(f"constraints add {figures['bytes_added']:.0f} bytes per step and device")
     header = ["devices", "formula GB", "traced"]
     for accelerator in ACCELERATORS:
         columns = ("ms", "network", "within", "after")
@@ -187,30 +185,13 @@ def sent_bytes(setting: Setting) -> dict[str, float]:
     shared = others / setting.num_devices
     factors = {"all_gather": shared, "reduce_scatter": others, "psum": 2 * shared}
     sent: dict[str, float] = {}
-    for kind, size in _collectives(step.trace(*arguments).jaxpr.jaxpr, 1):
-        sent[kind] = sent.get(kind, 0.0) + factors[kind] * size
+    for equation, times in equations(step.trace(*arguments).jaxpr.jaxpr):
+        kind = equation.primitive.name
+        if kind in factors:
+            results = [out.aval for out in equation.outvars]
+            size = sum(result.size * result.dtype.itemsize for result in results)
+            sent[kind] = sent.get(kind, 0.0) + factors[kind] * times * size
     return sent
-
-
-def _collectives(jaxpr: Jaxpr, times: int) -> Iterator[tuple[str, float]]:
-    """Kind and bytes of the results of every collective, in all its runs."""
-    for equation in jaxpr.eqns:
-        name = equation.primitive.name
-        if name in ("all_gather", "reduce_scatter", "psum"):
-            results: Any = [out.aval for out in equation.outvars]
-            sizes = (result.size * result.dtype.itemsize for result in results)
-            yield name, times * sum(sizes)
-        for leaf in jax.tree.leaves(equation.params):
-            inner = getattr(leaf, "jaxpr", leaf)
-            if not isinstance(inner, Jaxpr):
-                continue
-            below = list(_collectives(inner, times * equation.params.get("length", 1)))
-            if below and name == "while":
-                raise ValueError(
-                    "collectives must be in loops of a known length, got a while_loop;"
-                    " use jax.lax.scan"
-                )
-            yield from below
 
 
 def training_step(setting: Setting, mesh: Mesh | AbstractMesh) -> tuple[Any, Any, Any]:

@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Callable
 
 import numpy as np
+from scipy.special import softmax
 
 # The table at its default numbers: shift 1, scale 1, three degrees of freedom, exponent
 # 1/2, threshold 1.
@@ -33,7 +34,8 @@ def pair_energy(y, *, rho="softmax", graph=None, ridge=0.0, anchor=None, W_a=Non
     W_a|^2, with z = y W_a."""
     n, d = y.shape
     W_a = np.eye(d) if W_a is None else W_a
-    z, total = y @ W_a, 0.0
+    z = y @ W_a
+    total = 0.0
     for u, v in itertools.combinations(range(n), 2):
         if graph is None or graph[u, v]:
             total += RHO_VALUES[rho](0.5 * np.sum((z[u] - z[v]) ** 2))
@@ -60,11 +62,13 @@ def pair_step(
     itself = RHO_SLOPES[rho](0.0) if form == "softmax" else 0.0
     stepped = np.empty_like(y)
     for u in range(n):
-        numerator, denominator = ridge * anchor[u] + itself * y[u], ridge + itself
+        numerator = ridge * anchor[u] + itself * y[u]
+        denominator = ridge + itself
         for v in range(n):
             if v != u and (graph is None or graph[u, v]):
                 gamma = RHO_SLOPES[rho](0.5 * np.sum((z[u] - z[v]) ** 2))
-                numerator, denominator = numerator + gamma * y[v], denominator + gamma
+                numerator = numerator + gamma * y[v]
+                denominator = denominator + gamma
         moved = numerator / denominator if denominator > 0.0 else y[u]
         stepped[u] = (1.0 - step_size) * y[u] + step_size * moved
     return stepped
@@ -91,7 +95,8 @@ def heads_step(
     anchor = np.zeros_like(y) if anchor is None else np.broadcast_to(anchor, y.shape)
     stepped = np.empty_like(y)
     for u in range(n):
-        block, gradient = np.zeros((d, d)), np.zeros(d)
+        block = np.zeros((d, d))
+        gradient = np.zeros(d)
         for W in W_a:
             degree = ridge + (RHO_SLOPES[rho](0.0) if form == "softmax" else 0.0)
             gradient += ridge * W @ W.T @ (y[u] - anchor[u])
@@ -124,7 +129,8 @@ def causal_step(y, context, *, rho="softmax", form="jacobi", W_a=None, step_size
         numerator = denominator * y[u]
         for v in range(u):
             gamma = RHO_SLOPES[rho](0.5 * np.sum((z[u] - c[v]) ** 2))
-            numerator, denominator = numerator + gamma * context[v], denominator + gamma
+            numerator = numerator + gamma * context[v]
+            denominator = denominator + gamma
         if denominator > 0.0:
             stepped[u] = (1.0 - step_size) * y[u] + step_size * numerator / denominator
     return stepped
@@ -134,8 +140,7 @@ def softmax_attention(y, W_a=None):
     """softmax_v(z_u . z_v - |z_v|^2 / 2) Y, with the logits written out."""
     z = y if W_a is None else y @ W_a
     logits = z @ z.T - 0.5 * np.sum(z**2, axis=1)[None, :]
-    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return weights / weights.sum(axis=1, keepdims=True) @ y
+    return softmax(logits, axis=1) @ y
 
 
 def feedforward_energy(y, W_f, anchor=None):
@@ -153,8 +158,7 @@ def feedforward_step(y, W_f, anchor=None, *, step_size, prox=lambda y, step_size
 def unrolled_layer(y, V, W, U):
     """relu(softmax(Y V^T V Y^T) Y (W + W^T)/2 + Y U)."""
     logits = y @ V.T @ V @ y.T
-    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-    attended = weights / weights.sum(axis=1, keepdims=True) @ y
+    attended = softmax(logits, axis=1) @ y
     return np.maximum(attended @ (W + W.T) / 2 + y @ U, 0.0)
 
 
@@ -172,7 +176,8 @@ def layer_weights(multipliers, alpha):
     """w_l = [l = L] + lambda_l - (1 - alpha_{l+1}) lambda_{l+1}, for multipliers
     lambda_0..lambda_L."""
     last = len(multipliers) - 1
-    alphas, weights = np.broadcast_to(alpha, last), np.array(multipliers, dtype=float)
+    alphas = np.broadcast_to(alpha, last)
+    weights = np.array(multipliers, dtype=float)
     weights[:-1] -= (1.0 - alphas) * np.asarray(multipliers)[1:]
     weights[last] += 1.0
     return weights
@@ -197,3 +202,7 @@ def random_graph(rng, n, share=0.5):
     components included."""
     upper = np.triu(rng.random((n, n)) < share, 1)
     return upper | upper.T
+
+
+def gaussian(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape)

@@ -5,13 +5,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
+from tests.marks import in_float64
+from tests.reference import gaussian
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import Proximal, TransformerParams, box, transformer_parts
 
 # arrays are float64 unless a test makes them float32
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = in_float64
 A1, A2, DIM = 0.07, 0.1, 3
 PARTS = transformer_parts(DIM, step_size=A2)
 
@@ -48,7 +51,8 @@ PROXES = {
 
 
 def test_a_step_descends_f_then_g_then_prox():
-    params, y = draw_params(0), np.random.default_rng(1).normal(size=(2, 3, 4, DIM))
+    params = draw_params(0)
+    y = gaussian(2, 3, 4, DIM, seed=1)
 
     @jax.jit
     def measure(params, y):
@@ -69,14 +73,12 @@ def test_a_step_descends_f_then_g_then_prox():
         for place in np.ndindex(y.shape[:-1]):
             u = y[place] - A1 * A @ (y[place] - a)
             expected[place] = prox(u - A2 * B @ (u - b))
-        np.testing.assert_allclose(
-            stepped, expected, rtol=1e-7, atol=1e-12, err_msg=str(phi)
-        )
+        assert_allclose(stepped, expected, rtol=1e-7, atol=1e-12, err_msg=str(phi))
         at = np.asarray(stepped)
         summed = sum(
             0.5 * ((at - m) @ M) * (at - m) for M, m in ((A, a), (B, b))
         ) + penalty(at)
-        np.testing.assert_allclose(
+        assert_allclose(
             energy, np.sum(summed, axis=(-2, -1)), rtol=1e-12, err_msg=str(phi)
         )
 
@@ -111,7 +113,8 @@ def test_absent_tokens_neither_move_nor_count(phi, first):
         phi=phi,
         **first,
     )
-    y, there = rng.uniform(0.2, 1.0, size=(2, 4, DIM)), np.arange(6) < 4
+    y = rng.uniform(0.2, 1.0, size=(2, 4, DIM))
+    there = np.arange(6) < 4
 
     def size(y, params, x):
         stepped = system.step(params, y, x)
@@ -127,11 +130,11 @@ def test_absent_tokens_neither_move_nor_count(phi, first):
         by_padded, (stepped, padded_energy) = measure(
             padded, params, Anchor(None, jnp.asarray(there))
         )
-        np.testing.assert_array_equal(stepped[:, 4:], padded[:, 4:])
-        np.testing.assert_allclose(stepped[:, :4], expected, rtol=1e-12)
-        np.testing.assert_allclose(padded_energy, energy, rtol=1e-12)
-        np.testing.assert_allclose(by_padded[:, :4], slope, rtol=1e-10, atol=1e-12)
-        np.testing.assert_array_equal(by_padded[:, 4:], 0.0)
+        assert_array_equal(stepped[:, 4:], padded[:, 4:])
+        assert_allclose(stepped[:, :4], expected, rtol=1e-12)
+        assert_allclose(padded_energy, energy, rtol=1e-12)
+        assert_allclose(by_padded[:, :4], slope, rtol=1e-10, atol=1e-12)
+        assert_array_equal(by_padded[:, 4:], 0.0)
 
 
 def test_the_state_may_be_a_pytree_and_phi_its_own():
@@ -172,8 +175,7 @@ def test_minimisers_are_fixed_only_where_f_and_g_agree():
     system = uj.alternating(
         quadratic("f"), quadratic("g"), f_step_size=A1, g_step_size=A2
     )
-    step, minimiser = jax.jit(system.step), np.linalg.solve(A + B, A @ a + B @ b)[None]
+    step = jax.jit(system.step)
+    minimiser = np.linalg.solve(A + B, A @ a + B @ b)[None]
     assert np.max(np.abs(step(params, minimiser, None) - minimiser)) > 1e-3
-    np.testing.assert_allclose(
-        step(params | {"g": (B, a)}, a[None], None), a[None], atol=1e-14
-    )
+    assert_allclose(step(params | {"g": (B, a)}, a[None], None), a[None], atol=1e-14)

@@ -6,12 +6,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from numpy.testing import assert_allclose
 from scipy.stats import ortho_group
 
 from tests.errors import assert_names
+from tests.marks import in_float64
 from unroll_jax import Sides, in_coordinates
 
-LEFT, RIGHT = ortho_group.rvs(3, random_state=0), ortho_group.rvs(4, random_state=1)
+LEFT = ortho_group.rvs(3, random_state=0)
+RIGHT = ortho_group.rvs(4, random_state=1)
 TARGET = np.random.default_rng(2).standard_normal((2, 3, 4))
 
 
@@ -20,25 +23,26 @@ def slope(matrix):
 
 
 def adam(gradient_of, start, steps=7, rate=0.05, b1=0.9, b2=0.999, eps=1e-8):
-    x, m, v = start, np.zeros_like(start), np.zeros_like(start)
+    x = start
+    m = np.zeros_like(start)
+    v = np.zeros_like(start)
     for t in range(1, steps + 1):
         g = gradient_of(x)
-        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+        m = b1 * m + (1 - b1) * g
+        v = b2 * v + (1 - b2) * g**2
         x = x - rate * (m / (1 - b1**t)) / (np.sqrt(v / (1 - b2**t)) + eps)
     return x
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 @pytest.mark.parametrize(
     "sides",
     [Sides(), Sides(LEFT, None), Sides(None, RIGHT), Sides(LEFT, RIGHT)],
     ids=str,
 )
 def test_it_is_the_optimiser_on_turned_parameters(sides):
-    left, right = (
-        np.eye(3) if sides.left is None else LEFT,
-        np.eye(4) if sides.right is None else RIGHT,
-    )
+    left = np.eye(3) if sides.left is None else LEFT
+    right = np.eye(4) if sides.right is None else RIGHT
     start = np.ones((2, 3, 4))
     turned = adam(
         lambda q: left @ slope(left.T @ q @ right) @ right.T, left @ start @ right.T
@@ -55,7 +59,7 @@ def test_it_is_the_optimiser_on_turned_parameters(sides):
         return jax.lax.scan(step, (params, rule.init(params)), length=7)[0][0]
 
     params = train({"W": start})
-    np.testing.assert_allclose(params["W"], left.T @ turned @ right, rtol=1e-10)
+    assert_allclose(params["W"], left.T @ turned @ right, rtol=1e-10)
     assert (
         np.max(np.abs(np.asarray(params["W"]) - adam(slope, start))) > 0.01
         or sides == Sides()
@@ -73,9 +77,9 @@ def test_parameters_without_bases_are_left_alone():
         inner, {"a": None, "W": Sides(LEFT, RIGHT), "bias": Sides(right=RIGHT)}
     )
     updates, state = jax.jit(rule.update)(params, rule.init(params), params)
-    np.testing.assert_allclose(updates["a"]["c"], -0.1, rtol=1e-5)
+    assert_allclose(updates["a"]["c"], -0.1, rtol=1e-5)
     # masked: the gradient itself, turned and turned back
-    np.testing.assert_allclose(updates["bias"], 1.0, rtol=1e-5)
+    assert_allclose(updates["bias"], 1.0, rtol=1e-5)
     assert jax.tree.structure(state) == jax.tree.structure(inner.init(params))
     assert (updates["W"].dtype, updates["bias"].dtype) == ("bfloat16", "float32")
 
@@ -84,7 +88,7 @@ def test_weight_decay_sees_the_parameters_in_its_coordinates():
     params = {"W": jnp.asarray(TARGET[0], jnp.float32)}
     rule = in_coordinates(optax.add_decayed_weights(0.5), {"W": Sides(LEFT, RIGHT)})
     updates, _ = rule.update({"W": jnp.zeros((3, 4))}, rule.init(params), params)
-    np.testing.assert_allclose(updates["W"], 0.5 * params["W"], rtol=1e-5, atol=1e-6)
+    assert_allclose(updates["W"], 0.5 * params["W"], rtol=1e-5, atol=1e-6)
 
 
 def test_bases_that_cannot_be_are_refused():

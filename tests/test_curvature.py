@@ -5,8 +5,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
+from tests.marks import in_float64, nightly
+from tests.reference import gaussian
 from unroll_jax import certificates as certified
 from unroll_jax.certificates.curvature import FAILURE_PROBABILITY, hessian_product
 from unroll_jax.descent import Anchor
@@ -14,7 +17,7 @@ from unroll_jax.energies import AttentionParams, FeedForwardParams
 from unroll_jax.energies.attention.heads import HeadsParams
 
 # arrays are float64 unless a test makes them float32
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = in_float64
 
 
 def symmetric(rng, *shape):
@@ -40,8 +43,8 @@ def test_the_curvature_of_a_quadratic_is_the_spectrum_s_ends(batch, d, dtype):
         assert (extremes.largest.shape, extremes.largest.dtype) == (batch, wide)
     values = np.linalg.eigvalsh(A)
     tolerance = {"rtol": 0.0, "atol": (1e-12 if dtype == "float64" else 2e-5) * d}
-    np.testing.assert_allclose(extremes.smallest, values[..., 0], **tolerance)
-    np.testing.assert_allclose(extremes.largest, values[..., -1], **tolerance)
+    assert_allclose(extremes.smallest, values[..., 0], **tolerance)
+    assert_allclose(extremes.largest, values[..., -1], **tolerance)
     # of rounding only
     assert float(extremes.error) < tolerance["atol"] * 10.0
 
@@ -67,16 +70,12 @@ def test_repeated_eigenvalues_a_flat_energy_and_a_pytree_of_states():
     extremes, of_tree = measure(
         np.ones((2, 6)), {"a": np.zeros(3), "b": np.zeros((3, 2))}
     )
-    np.testing.assert_allclose(
-        [extremes.smallest[0], extremes.largest[0]], [2.0, 7.0], rtol=1e-12
-    )
-    np.testing.assert_array_equal(
-        [extremes.smallest[1], extremes.largest[1]], [0.0, 0.0]
-    )
+    assert_allclose([extremes.smallest[0], extremes.largest[0]], [2.0, 7.0], rtol=1e-12)
+    assert_array_equal([extremes.smallest[1], extremes.largest[1]], [0.0, 0.0])
     ends = np.linalg.eigvalsh([[2.0, 1.0, 0.0], [1.0, 3.0, 0.0], [0.0, 0.0, 8.0]])[
         [0, -1]
     ]
-    np.testing.assert_allclose(
+    assert_allclose(
         [of_tree.smallest, of_tree.largest], np.outer(ends, np.ones(3)), rtol=1e-12
     )
 
@@ -107,12 +106,10 @@ def test_the_true_ends_lie_within_the_error():
         )
 
     for seed in range(3):
-        extremes, of_few = jax.tree.map(np.asarray, run(spectra, jax.random.key(seed)))
+        extremes, of_few = jax.device_get(run(spectra, jax.random.key(seed)))
         assert 0.0 < extremes.error < 0.2
         seen = np.max(extremes.largest - extremes.smallest)
-        np.testing.assert_allclose(
-            extremes.error, share * seen / (1.0 - 2.0 * share), rtol=1e-12
-        )
+        assert_allclose(extremes.error, share * seen / (1.0 - 2.0 * share), rtol=1e-12)
         assert np.all(extremes.largest <= spectra.max(-1) + 1e-12)
         assert np.all(extremes.smallest >= spectra.min(-1) - 1e-12)
         assert np.all(extremes.largest + extremes.error >= spectra.max(-1))
@@ -120,61 +117,41 @@ def test_the_true_ends_lie_within_the_error():
         assert of_few == np.inf
 
 
-@pytest.mark.nightly
 def test_curvature_is_that_of_the_dense_hessian():
-    """Attention on tokens, whose Hessian is indefinite, and a function with a custom
-    gradient rule."""
-    layer, rng = uj.attention(form="softmax"), np.random.default_rng(2)
-    y, v = 1.5 * rng.normal(size=(2, 4, 3)), rng.normal(size=(2, 4, 3))
+    """Of attention, whose Hessian is indefinite, and of a custom gradient rule."""
+    layer = uj.attention(form="softmax")
 
     @jax.custom_vjp
-    def cubes(y):
-        return jnp.sum(y**3, -1)
+    def energy(y):
+        return layer.energy(AttentionParams(None), y, None)
 
-    cubes.defvjp(
-        lambda y: (cubes(y), y), lambda y, slope: (slope[..., None] * 3 * y**2,)
-    )
+    energy.defvjp(lambda y: (energy(y), y), lambda y, g: (g * slope(y),))
+    slope = jax.grad(lambda y: layer.energy(AttentionParams(None), y, None))
+    y, v = 1.5 * gaussian(2, 4, 3, seed=2)
 
     @jax.jit
-    def measure(y, v, point):
-        energy = lambda y: layer.energy(AttentionParams(None), y, None)
-        dense, products = (
-            jax.vmap(jax.hessian(energy))(y),
-            hessian_product(energy, y, v),
-        )
-        return (
-            certified.curvature(energy, y),
-            products,
-            dense,
-            certified.curvature(cubes, point),
-        )
+    def measure(y, v):
+        dense = jax.jacobian(slope)(y).reshape(12, 12)
+        return certified.curvature(energy, y), hessian_product(energy, y, v), dense
 
-    extremes, products, hessians, of_cubes = jax.tree.map(
-        np.asarray, measure(y, v, np.array([1.0, 2.0, 4.0]))
-    )
-    for place, dense in enumerate(hessians.reshape(2, 12, 12)):
-        ends = np.linalg.eigvalsh(dense)[[0, -1]]
-        np.testing.assert_allclose(
-            [extremes.smallest[place], extremes.largest[place]], ends, atol=1e-10
-        )
-        np.testing.assert_allclose(
-            products[place], (dense @ np.ravel(v[place])).reshape(4, 3), atol=1e-12
-        )
-    np.testing.assert_allclose(
-        [of_cubes.smallest, of_cubes.largest], [6.0, 24.0], rtol=1e-12
-    )
+    extremes, product, dense = jax.device_get(measure(y, v))
+    ends = np.linalg.eigvalsh(dense)[[0, -1]]
+    assert ends[0] < 0.0 < ends[1]
+    assert_allclose([extremes.smallest, extremes.largest], ends, atol=1e-10)
+    assert_allclose(product.ravel(), dense @ v.ravel(), atol=1e-12)
 
 
 def test_the_feedforward_smoothness_is_the_largest_eigenvalue():
-    rng, y = np.random.default_rng(3), np.ones((2, 5, 4))
-    smoothness = jax.jit(
-        lambda params, y: certified.quadratic_smoothness(uj.feedforward(4).energy)(
-            params, y, None
-        )
-    )
+    rng = np.random.default_rng(3)
+    y = np.ones((2, 5, 4))
+
+    @jax.jit
+    def smoothness(params, y):
+        return certified.quadratic_smoothness(uj.feedforward(4).energy)(params, y, None)
+
     for W_f in (rng.normal(size=(4, 4)), -3.0 * np.eye(4)):
         expected = np.abs(np.linalg.eigvalsh(0.5 * (W_f + W_f.T) + np.eye(4))).max()
-        np.testing.assert_allclose(
+        assert_allclose(
             smoothness(FeedForwardParams(W_f), y), [expected] * 2, rtol=1e-10
         )
 
@@ -183,15 +160,11 @@ GRAPH = np.abs(np.arange(6)[:, None] - np.arange(6)) == 1
 
 
 def test_the_pairwise_smoothness_of_graphs_heads_and_absent_tokens():
-    smoothness, of_graph = (
-        certified.pairwise_smoothness(),
-        certified.pairwise_smoothness(mask=GRAPH),
-    )
+    smoothness = certified.pairwise_smoothness()
+    of_graph = certified.pairwise_smoothness(mask=GRAPH)
     rng = np.random.default_rng(6)
-    W_a, y = (
-        rng.normal(size=(2, 3, 2)).astype(np.float32),
-        rng.normal(size=(4, 6, 3)).astype(np.float32),
-    )
+    W_a = rng.normal(size=(2, 3, 2)).astype(np.float32)
+    y = rng.normal(size=(4, 6, 3)).astype(np.float32)
     padded = np.where(np.arange(6)[:, None] < 4, y, np.nan)
 
     @jax.jit
@@ -217,13 +190,13 @@ def test_the_pairwise_smoothness_of_graphs_heads_and_absent_tokens():
         2.0 * gamma.sum(-1).max(-1), 6.0
     )
     # the norm of W_a is bounded from above
-    np.testing.assert_allclose(actual, expected, rtol=0.03)
+    assert_allclose(actual, expected, rtol=0.03)
     assert np.all(actual < each[0])
-    np.testing.assert_allclose(together, np.sum(each, axis=0), rtol=1e-5)
-    np.testing.assert_allclose(with_padding, present, rtol=1e-5)
+    assert_allclose(together, np.sum(each, axis=0), rtol=1e-5)
+    assert_allclose(with_padding, present, rtol=1e-5)
 
 
-@pytest.mark.nightly
+@nightly
 def test_the_pairwise_smoothness_bounds_attention_energies_from_any_point():
     """f(Y') is at most f(Y) + grad f(Y) (Y' - Y) + L(Y) |Y' - Y|^2 / 2, near and
     far."""
@@ -248,16 +221,18 @@ def test_the_pairwise_smoothness_bounds_attention_energies_from_any_point():
             L,
         )
 
-    every = jax.jit(
-        lambda *arrays: {name: check(*case, *arrays) for name, case in cases.items()}
-    )
-    results = jax.tree.map(np.asarray, every(AttentionParams(W_a), start, step))
+    @jax.jit
+    def every(*arrays):
+        return {name: check(*case, *arrays) for name, case in cases.items()}
+
+    results = jax.device_get(every(AttentionParams(W_a), start, step))
     for name, (change, bound, L) in results.items():
         assert L.shape == (300,), name
         assert np.all(change <= bound + 1e-9 * (1.0 + np.abs(bound))), name
     # Near for tokens that meet, far below the bound that holds everywhere for tokens
     # far apart.
-    L, everywhere = results["plain"][2], 6 * np.linalg.norm(W_a, 2) ** 2
+    L = results["plain"][2]
+    everywhere = 6 * np.linalg.norm(W_a, 2) ** 2
     assert np.all(everywhere * 1.001 >= L)
     assert np.min(L) < 1e-3 * everywhere < 0.5 * everywhere < np.max(L)
 
@@ -286,5 +261,5 @@ def test_curvatures_whose_squares_leave_the_range_of_float32():
             (scale * np.array([1.0, 0.01, -0.1])).astype(np.float32)
         )
         found = np.array([extremes.smallest, extremes.largest], np.float64) / scale
-        np.testing.assert_allclose(found, [-0.1, 1.0], atol=1e-5)
+        assert_allclose(found, [-0.1, 1.0], atol=1e-5)
         assert float(extremes.error) < 1e-5 * scale

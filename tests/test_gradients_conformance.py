@@ -7,12 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
+from tests.marks import nightly, types_unchecked
+from tests.reference import gaussian
 from unroll_jax.descent import Anchor
 
 # NumPy arrays of any dtype, as users pass them
-pytestmark = pytest.mark.usefixtures("unchecked")
+pytestmark = types_unchecked
 # two examples: three tokens of five, and none
 PRESENT = np.array([[True, False, True, True, False], [False] * 5])
 WITHOUT_PRESENCE = {
@@ -50,7 +53,7 @@ NEAR = {
 every_dtype = pytest.mark.parametrize(
     "dtype",
     [
-        dtype if dtype == "float32" else pytest.param(dtype, marks=pytest.mark.nightly)
+        dtype if dtype == "float32" else pytest.param(dtype, marks=nightly)
         for dtype in NEAR
     ],
 )
@@ -71,7 +74,7 @@ def drawn(name):
     return (
         descents[0],
         *jax.tree.map(np.asarray, (params, y, x)),
-        np.random.default_rng(2).normal(size=y.shape),
+        gaussian(*y.shape, seed=2),
     )
 
 
@@ -202,15 +205,11 @@ def test_steps_and_gradients_are_those_of_present_tokens(name, dtype):
             alone,
             1.0 if isinstance(kind, str) else max(kind, 1.0),
         )
-        np.testing.assert_allclose(
-            energy[0], energy_alone, rtol=tolerance, err_msg=message
-        )
+        assert_allclose(energy[0], energy_alone, rtol=tolerance, err_msg=message)
         kept = np.full(len(stepped[0]), True) if name in OF_KEYS else PRESENT[0]
         if kind == "ordinary":
             tolerance = near if dtype == "float64" else tolerance
-            np.testing.assert_allclose(
-                energy[0], energy_alone, rtol=near, err_msg=message
-            )
+            assert_allclose(energy[0], energy_alone, rtol=near, err_msg=message)
             assert_near(
                 stepped[0][kept], step_alone, near, np.max(np.abs(step_alone)), message
             )
@@ -242,8 +241,8 @@ def test_steps_and_gradients_are_those_of_present_tokens(name, dtype):
                     size,
                     f"{message}, {part}",
                 )
-            np.testing.assert_array_equal(ours[0][~there], 0.0, err_msg=message)
-            np.testing.assert_array_equal(
+            assert_array_equal(ours[0][~there], 0.0, err_msg=message)
+            assert_array_equal(
                 ours[1][~there],
                 cotangent[~there] if part == "y" else 0.0,
                 err_msg=message,
@@ -251,9 +250,7 @@ def test_steps_and_gradients_are_those_of_present_tokens(name, dtype):
 
 
 def assert_near(ours, theirs, tolerance, size, message):
-    np.testing.assert_allclose(
-        ours, theirs, rtol=0.0, atol=tolerance * size, err_msg=message
-    )
+    assert_allclose(ours, theirs, rtol=0.0, atol=tolerance * size, err_msg=message)
 
 
 def kept_of(name, stepped):
@@ -275,7 +272,8 @@ def test_no_finite_state_of_any_magnitude_becomes_a_nan(name):
 def test_nan_in_is_nan_out(name):
     params, _, x = drawn(name)[1:4]
     for kind, (((energy, stepped), _), _) in of_each_case(name, "float32", NANS):
-        of_params, of_input = kind == "NaN in parameters", kind == "NaN in the input"
+        of_params = kind == "NaN in parameters"
+        of_input = kind == "NaN in the input"
         if (of_params and not jax.tree.leaves(params)) or (
             of_input and (x is None or name in INPUT_UNUSED)
         ):
@@ -284,7 +282,7 @@ def test_nan_in_is_nan_out(name):
         assert np.isnan(stepped[0][kept_of(name, stepped)]).any(), f"{name}, {kind}"
 
 
-@pytest.mark.nightly
+@nightly
 @every_system
 def test_float32_overflows_to_infinity_or_is_right(name):
     """Energies and their gradients in the state; a step is as near as round-off of
@@ -296,7 +294,7 @@ def test_float32_overflows_to_infinity_or_is_right(name):
         ((energy_64, stepped_64), gradients_64), _ = exact[kind]
         finite = np.isfinite(energy)
         assert np.all(energy[~finite] == np.inf), f"{name}, {kind}"
-        np.testing.assert_allclose(
+        assert_allclose(
             energy[finite],
             energy_64[finite],
             rtol=1e-4,

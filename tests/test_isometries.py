@@ -4,11 +4,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
+from tests.energies.comparing import assert_derivative
+from tests.marks import in_float64
+from tests.reference import gaussian
 from unroll_jax import certificates
 
 # arrays are float64 unless a test makes them float32
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = in_float64
 IMAGE = (4, 6, 3)
 MAPS = {
     "space to depth": (lambda z: certificates.space_to_depth(z, 2), IMAGE),
@@ -23,14 +27,12 @@ def test_parts_are_linear_maps_with_orthonormal_rows_or_columns(name):
     jacobian = np.asarray(jax.jit(jax.jacobian(part))(jnp.zeros(shape)))
     matrix = jacobian.reshape(-1, np.prod(shape))
     gram = matrix @ matrix.T if len(matrix) < len(matrix.T) else matrix.T @ matrix
-    np.testing.assert_allclose(gram, np.eye(len(gram)), atol=1e-14)
+    assert_allclose(gram, np.eye(len(gram)), atol=1e-14)
     assert (len(matrix) < len(matrix.T)) == (name == "pooling")
-    images = np.random.default_rng(0).normal(size=(2, 3, *shape))
+    images = gaussian(2, 3, *shape)
     moved = np.asarray(jax.jit(part)(images))
     assert moved.shape[:2] == (2, 3)
-    np.testing.assert_allclose(
-        moved.reshape(6, -1), images.reshape(6, -1) @ matrix.T, atol=1e-13
-    )
+    assert_allclose(moved.reshape(6, -1), images.reshape(6, -1) @ matrix.T, atol=1e-13)
 
 
 def test_blocks_become_channels_row_by_row():
@@ -38,35 +40,26 @@ def test_blocks_become_channels_row_by_row():
     moved, pooled = jax.jit(
         lambda z: (certificates.space_to_depth(z, 2), certificates.pool(z, 2))
     )(images)
-    np.testing.assert_array_equal(moved[1, 2], images[2:4, 4:6].reshape(-1))
-    np.testing.assert_allclose(pooled[1, 2], images[2:4, 4:6].mean((0, 1)) * 2)
+    assert_array_equal(moved[1, 2], images[2:4, 4:6].reshape(-1))
+    assert_allclose(pooled[1, 2], images[2:4, 4:6].mean((0, 1)) * 2)
 
 
 @pytest.mark.parametrize("shape", [(6, 4), (4, 6), (5, 5)])
 def test_orthonormal_matrices_span_what_the_weights_span_and_differentiate(shape):
-    weight = np.random.default_rng(1).normal(size=shape)
-    target = np.random.default_rng(2).normal(size=shape)
-    orthonormal = jax.jit(certificates.orthonormal)
-    Q = np.asarray(orthonormal(weight))
+    weight = gaussian(*shape, seed=1)
+    target = gaussian(*shape, seed=2)
+    Q = np.asarray(jax.jit(certificates.orthonormal)(weight))
     tall, wide = (weight, Q) if shape[0] >= shape[1] else (weight.T, Q.T)
-    np.testing.assert_allclose(wide.T @ wide, np.eye(min(shape)), atol=1e-13)
-    np.testing.assert_allclose(wide @ wide.T @ tall, tall, atol=1e-12)
-    slope = jax.jit(jax.grad(lambda W: jnp.sum(target * certificates.orthonormal(W))))(
-        weight
-    )
-
-    def value(t):
-        return np.sum(target * np.asarray(orthonormal(weight + t * target)))
-
-    np.testing.assert_allclose(
-        np.sum(slope * target), (value(1e-6) - value(-1e-6)) / 2e-6, rtol=1e-6
-    )
+    assert_allclose(wide.T @ wide, np.eye(min(shape)), atol=1e-13)
+    assert_allclose(wide @ wide.T @ tall, tall, atol=1e-12)
+    total = lambda W: jnp.sum(target * certificates.orthonormal(W))
+    assert_derivative(total, weight, rtol=1e-6)
     narrow = jax.ShapeDtypeStruct(shape, jnp.bfloat16)
     assert jax.eval_shape(certificates.orthonormal, narrow).dtype == jnp.bfloat16
 
 
 def test_unit_columns_keep_directions_and_zeros():
-    weight = np.random.default_rng(3).normal(size=(5, 4)) * np.logspace(-20, 20, 4)
+    weight = gaussian(5, 4, seed=3) * np.logspace(-20, 20, 4)
     weight[:, 1] = 0.0
 
     @jax.jit
@@ -76,8 +69,6 @@ def test_unit_columns_keep_directions_and_zeros():
 
     unit, slope = map(np.asarray, run(weight))
     sizes = np.linalg.norm(weight, axis=0)
-    np.testing.assert_allclose(unit * sizes, weight, rtol=1e-13)
-    np.testing.assert_allclose(
-        np.linalg.norm(unit, axis=0), [1.0, 0.0, 1.0, 1.0], rtol=1e-13
-    )
+    assert_allclose(unit * sizes, weight, rtol=1e-13)
+    assert_allclose(np.linalg.norm(unit, axis=0), [1.0, 0.0, 1.0, 1.0], rtol=1e-13)
     assert np.all(np.isfinite(slope))

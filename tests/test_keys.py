@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from unroll_jax.keys import threefry_keys
 from unroll_jax.looped import sample_far_start, sample_loops, sample_segment
@@ -33,7 +34,7 @@ def test_draws_of_key_batches_are_those_of_each_key(kind):
     for place, key in enumerate(keys):
         alone = single(key)
         for name, draws in together.items():
-            np.testing.assert_allclose(draws[place], alone[name], rtol=1e-6)
+            assert_allclose(draws[place], alone[name], rtol=1e-6)
     for name, draws in together.items():
         rows = np.asarray(draws).reshape(4, -1)
         assert len(np.unique(rows, axis=0)) == 4, name
@@ -50,7 +51,7 @@ def test_the_noise_of_a_row_depends_on_its_key_only(kind):
         return noisy, layer_noise(keys[1:], 1.0)(layer, None, y[1:])
 
     noisy, part = draw(keys, 2)
-    np.testing.assert_array_equal(noisy[1:], part)
+    assert_array_equal(noisy[1:], part)
     assert np.unique(noisy).size == 15
 
 
@@ -65,7 +66,7 @@ def test_raw_keys_draw_what_typed_ones_draw():
         return noise(raw, 4), noise(typed, 4), rows
 
     first, second, rows = draw(jax.random.PRNGKey(5), jax.random.key(5))
-    np.testing.assert_array_equal(first, second)
+    assert_array_equal(first, second)
     assert rows.shape == (2, 4)
 
 

@@ -8,8 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
+from tests.marks import nightly
+from tests.reference import gaussian
 from unroll_jax import certificates
 from unroll_jax.certificates import lipschitz
 from unroll_jax.energies import (
@@ -22,7 +25,10 @@ from unroll_jax.energies import (
 convex_potential_module = importlib.import_module(
     "unroll_jax.energies.convex_potential"
 )
-DEPTH, DIM, IMAGE, CHANNELS = 4, 6, (6, 4), 3
+DEPTH = 4
+DIM = 6
+IMAGE = (6, 4)
+CHANNELS = 3
 
 
 def stacked(layer, seed, spread=1.0):
@@ -39,7 +45,8 @@ def stacked(layer, seed, spread=1.0):
 
 def dense(seed=0, **options):
     """A chain of steps on padded vectors with an orthonormal map and a head."""
-    layer, rng = convex_potential(DIM, 9, **options), np.random.default_rng(seed + 1)
+    layer = convex_potential(DIM, 9, **options)
+    rng = np.random.default_rng(seed + 1)
     turn = np.linalg.qr(rng.normal(size=(DIM, DIM)))[0].astype(np.float32)
     head = rng.normal(size=(DIM, 3)).astype(np.float32)
     params = stacked(layer, seed)
@@ -121,10 +128,7 @@ NETWORKS = {
 QUICK = ("dense", "convolutional", "equilibria")
 every_network = pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[] if name in QUICK else pytest.mark.nightly)
-        for name in NETWORKS
-    ],
+    [pytest.param(name, marks=[] if name in QUICK else nightly) for name in NETWORKS],
 )
 
 
@@ -147,7 +151,7 @@ def test_rounding_errors_and_sizes_stay_within_their_bounds(name, monkeypatch):
     network, weights, bound_of, shape = NETWORKS[name]()
     x = inputs(shape)
     sizes = norms(x)
-    moved = np.random.default_rng(8).normal(size=x.shape)
+    moved = gaussian(*x.shape, seed=8)
     lengths = norms(moved).reshape(-1, *(1,) * len(shape))
     moved = (x + 0.19 * moved / lengths).astype(np.float32)
     bound = bound_of(x=x, radius=0.2)
@@ -186,7 +190,8 @@ def test_no_pair_is_moved_further_apart_than_the_constant(name):
             return jnp.ravel(network(*wide, x.reshape(1, *shape)))
 
         def ratio(pair):
-            u, v = jax.vmap(flat)(pair[0]), jax.vmap(flat)(pair[1])
+            u = jax.vmap(flat)(pair[0])
+            v = jax.vmap(flat)(pair[1])
             apart = pair[0] - pair[1]
             lengths = jnp.sqrt(jnp.sum(apart.reshape(len(apart), -1) ** 2, -1))
             return jnp.sqrt(jnp.sum((u - v) ** 2, -1)) / lengths
@@ -220,12 +225,12 @@ def test_chains_are_products_of_norms():
     first = lipschitz(params, **given)
     assert 1.0 <= first.constant < 1.001
     expected = 0.5 * np.linalg.norm(np.float64(M), 2) ** 2 * first.constant
-    np.testing.assert_allclose(whole.constant, expected, rtol=1e-12)
+    assert_allclose(whole.constant, expected, rtol=1e-12)
     single = [jax.tree.map(lambda leaf: leaf[place], params) for place in range(DEPTH)]  # noqa: B023
     separate = lipschitz(*single, **given)
-    jax.tree.map(np.testing.assert_array_equal, separate, first)
+    jax.tree.map(assert_array_equal, separate, first)
     none = lipschitz(**given)
-    np.testing.assert_array_equal(none.error, 0.0)
+    assert_array_equal(none.error, 0.0)
     assert np.all(none.size >= norms(given["x"]) + given["radius"])
     of_float64 = lipschitz(params, dtype="float64", **given).error
     assert np.all(of_float64 < 1e-8 * first.error)
@@ -241,7 +246,8 @@ def test_the_constant_covers_the_rounding_of_scalings():
     W[:32] += 0.01 * W[32:]
     params = uj.energies.ConvexPotentialParams(W, *np.zeros((2, 64), np.float32))
     wide = np.float64(W)
-    sizes, unit = np.abs(wide), 2.0**-24
+    sizes = np.abs(wide)
+    unit = 2.0**-24
     scaling = np.abs(wide @ wide.T).sum(1)
     lost = 64 * unit * (sizes @ sizes.T).sum(1)
     rounded = np.maximum(scaling - lost, (1.0 - 64 * unit) * np.sum(wide**2, axis=1))

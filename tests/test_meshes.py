@@ -11,6 +11,8 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 import unroll_jax as uj
 from tests.devices import on_eight_devices
+from tests.energies.comparing import shapes_of
+from tests.marks import nightly
 from unroll_jax import fixed_point as fp
 from unroll_jax.models import (
     Decoder,
@@ -20,10 +22,8 @@ from unroll_jax.models import (
     empty_cache,
 )
 
-ROWS, MANUAL = (
-    PartitionSpec("data"),
-    AbstractMesh((2,), ("data",), axis_types=(AxisType.Auto,)),
-)
+ROWS = PartitionSpec("data")
+MANUAL = AbstractMesh((2,), ("data",), axis_types=(AxisType.Auto,))
 EXPLICIT = AbstractMesh((2,), ("data",), axis_types=(AxisType.Explicit,))
 
 
@@ -61,20 +61,18 @@ def zeros(x, *event):
     return jnp.zeros((x.shape[0], *event))
 
 
-@pytest.mark.nightly
+@nightly
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", uj.DESCENTS)
 def test_every_descent_unrolls_and_differentiates(name, way):
-    descent, y, x = uj.DESCENTS[name].example(jax.random.key(0), (4,))
-    params = descent.init(jax.random.key(1))
+    descent, params, *rows = shapes_of(name, (4,))
 
     def value(params, y, x=None):
         y, trace = uj.unroll(descent, params, y, x, num_layers=2)
         return jnp.sum(trace.energy) + jnp.sum(y)
 
-    assert_differentiates(
-        value, params, *(rows for rows in (y, x) if rows is not None), way=way
-    )
+    rows = [each for each in rows if each is not None]
+    assert_differentiates(value, params, *rows, way=way)
 
 
 def layer(symmetric):
@@ -82,7 +80,8 @@ def layer(symmetric):
     return lambda W, z, x: z @ turn(W) + x
 
 
-WEIGHT, INPUT = np.full((3, 3), 0.1, np.float32), np.ones((4, 3), np.float32)
+WEIGHT = np.full((3, 3), 0.1, np.float32)
+INPUT = np.ones((4, 3), np.float32)
 
 
 def of_equilibrium(symmetric, **options):
@@ -110,16 +109,17 @@ def of_probe():
 
 
 def of_kind(name, measure=lambda *given: uj.equilibrium(*given)[0] ** 2):
-    descent, y, x = uj.DESCENTS[name].example(jax.random.key(0), (4,))
+    descent, params, y, x = shapes_of(name, (4,))
 
     def value(params, x):
         return jnp.sum(measure(descent, params, zeros(x, *y.shape[1:]), x))
 
-    return value, descent.init(jax.random.key(1)), x
+    return value, params, x
 
 
 def of_splitting():
-    W = fp.monotone_weight(fp.monotone_init(jax.random.key(0), 3), margin=0.5)
+    make = lambda key: fp.monotone_weight(fp.monotone_init(key, 3), margin=0.5)
+    W = jax.eval_shape(make, jax.random.key(0))
     return lambda W, x: jnp.sum(fp.monotone_equilibrium(W, x)[0] ** 2), W, INPUT
 
 
@@ -157,10 +157,7 @@ for name in fp.ADJOINTS:
     )
 
 
-NAMES = [
-    pytest.param(name, marks=[] if name in QUICK else pytest.mark.nightly)
-    for name in CASES
-]
+NAMES = [pytest.param(name, marks=[] if name in QUICK else nightly) for name in CASES]
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -6,19 +6,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
+from tests.energies.comparing import assert_derivative
+from tests.marks import in_float64
+from tests.reference import gaussian
 from unroll_jax.certificates import matrix_norm_bound, spectral_norm
 from unroll_jax.numerics import gram, linear, over, powers_of_two
 
 
 def drawn(shape, seed=0):
-    return jnp.asarray(
-        np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-    )
+    return jnp.asarray(gaussian(*shape, seed=seed), jnp.float32)
 
 
 def test_gram_is_all_inner_products_with_derivatives():
-    tokens, moved, weights = drawn((2, 5, 4)), drawn((2, 5, 4), 1), drawn((2, 5, 5), 2)
+    tokens = drawn((2, 5, 4))
+    moved = drawn((2, 5, 4), 1)
+    weights = drawn((2, 5, 5), 2)
 
     def derivatives(product):
         slope = jax.grad(lambda z: jnp.sum(jnp.sin(product(z)) * weights))
@@ -33,12 +37,10 @@ def test_gram_is_all_inner_products_with_derivatives():
     mine, plain = jax.jit(
         lambda: (derivatives(gram), derivatives(lambda z: z @ jnp.swapaxes(z, -1, -2)))
     )()
-    np.testing.assert_allclose(
+    assert_allclose(
         mine[0], np.einsum("...uk,...vk->...uv", tokens, tokens), rtol=1e-5, atol=1e-6
     )
-    np.testing.assert_allclose(
-        jax.jit(gram)(tokens[0]), mine[0][0], rtol=1e-5, atol=1e-6
-    )
+    assert_allclose(jax.jit(gram)(tokens[0]), mine[0][0], rtol=1e-5, atol=1e-6)
     chex.assert_trees_all_close(mine[1:], plain[1:], rtol=1e-4, atol=1e-4)
 
 
@@ -62,30 +64,17 @@ def test_gram_of_bfloat16_accumulates_in_the_dtype_asked_for():
     actual, slope = run(tokens)
     wide = np.asarray(tokens, np.float32)
     assert (actual.dtype, slope.dtype) == (jnp.float32, jnp.bfloat16)
-    np.testing.assert_allclose(actual, wide @ wide.T, rtol=1e-5, atol=1e-4)
+    assert_allclose(actual, wide @ wide.T, rtol=1e-5, atol=1e-4)
 
 
+@in_float64
 @pytest.mark.parametrize("batch", [(), (2, 3)])
-def test_linear_is_the_product_and_so_are_its_gradients(batch):
-    tokens, weight, weights = (
-        drawn((*batch, 5, 4)),
-        drawn((4, 3), 1),
-        drawn((*batch, 5, 3), 2),
-    )
-
-    def weighed(y, w):
-        product = linear(y, w)
-        return jnp.sum(product * weights), product
-
-    gradients, product = jax.jit(jax.grad(weighed, (0, 1), has_aux=True))(
-        tokens, weight
-    )
-    np.testing.assert_allclose(product, tokens @ weight, rtol=1e-5, atol=1e-6)
-    expected = (
-        weights @ weight.T,
-        np.einsum("ud,uk->dk", tokens.reshape(-1, 4), weights.reshape(-1, 3)),
-    )
-    chex.assert_trees_all_close(gradients, expected, rtol=1e-4, atol=1e-5)
+def test_linear_is_the_product_and_differentiates(batch):
+    pair = gaussian(*batch, 5, 4), gaussian(4, 3, seed=1)
+    assert_allclose(jax.jit(linear)(*pair), pair[0] @ pair[1], rtol=1e-12)
+    weights = gaussian(*batch, 5, 3, seed=2)
+    value = lambda pair: jnp.sum(weights * jnp.sin(linear(*pair)))
+    assert_derivative(value, pair, rtol=1e-6)
 
 
 def test_powers_of_two_are_those_of_frexp():
@@ -94,18 +83,16 @@ def test_powers_of_two_are_those_of_frexp():
     )
     exponents = np.array([0, 1, 0, 2, 3, -125, -99, 126, 126, 126])
     down, up = jax.jit(powers_of_two)(sizes)
-    np.testing.assert_array_equal(up, 2.0**exponents)
-    np.testing.assert_array_equal(down, 2.0**-exponents)
+    assert_array_equal(up, 2.0**exponents)
+    assert_array_equal(down, 2.0**-exponents)
 
 
 def test_sizes_at_the_end_of_the_range_work():
     """Compiled code multiplies by the reciprocal of such a size, which is subnormal,
     and so taken for 0."""
     sizes = np.float32([0.0, 1e-37, 1.0, 8e37, 9e37, 3e38])
-    ones, A = (
-        np.ones((6, 3), np.float32),
-        np.float32(3e38) * np.eye(4, dtype=np.float32),
-    )
+    ones = np.ones((6, 3), np.float32)
+    A = np.float32(3e38) * np.eye(4, dtype=np.float32)
     A[1, 1] = 1e38
 
     @jax.jit
@@ -117,7 +104,7 @@ def test_sizes_at_the_end_of_the_range_work():
         return over(sizes[:, None] * ones, sizes[:, None]), norms
 
     divided, (bound, largest) = run(sizes, A)
-    np.testing.assert_allclose(divided, ones * (sizes > 0)[:, None], rtol=1e-6)
-    np.testing.assert_allclose(bound, 3e38, rtol=1e-2)
-    np.testing.assert_allclose(largest, 1e19, rtol=1e-5)  # by products with its square
+    assert_allclose(divided, ones * (sizes > 0)[:, None], rtol=1e-6)
+    assert_allclose(bound, 3e38, rtol=1e-2)
+    assert_allclose(largest, 1e19, rtol=1e-5)  # by products with its square
     assert np.isnan(jax.jit(over)(ones, np.float32([[np.nan]] * 6))).all()

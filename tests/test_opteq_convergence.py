@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from numpy.testing import assert_allclose
 
+from tests.marks import in_float64, nightly
 from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq
 from unroll_jax.energies.equilibrium.monotone import Monotone
 from unroll_jax.energies.equilibrium.opteq import opteq
@@ -16,7 +18,7 @@ from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
 from unroll_jax.energies.equilibrium.regularisers import Regulariser, half_square
 from unroll_jax.fixed_point import averaged, equilibrium
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = in_float64
 M = 5
 
 
@@ -28,7 +30,8 @@ def many_equilibria(seed=0):
     W = left @ np.diag([1.0, 1.0, 0.7, 0.5, 0.2]) @ right
     # no push along the free directions
     b = left @ np.concatenate([np.zeros(2), rng.normal(size=3)])
-    layer, params = opteq(M, M, activation="identity"), OptEqParams(W, None, b)
+    layer = opteq(M, M, activation="identity")
+    params = OptEqParams(W, None, b)
     particular = np.linalg.lstsq(np.eye(M) - W.T @ W, W.T @ b, rcond=None)[0]
     return layer, params, particular, right[:2], rng
 
@@ -61,16 +64,15 @@ def test_theorem_4_only_sam_finds_the_least_norm():
     assert np.all(rates < -0.7)
     # Without S the iterations end where they began, seen along the free directions.
     picard = np.asarray(iterate(layer, params, start, "picard", 1000))
-    np.testing.assert_allclose(
-        picard - jax.jit(layer.step)(params, picard), 0.0, atol=1e-12
-    )
-    np.testing.assert_allclose(free @ picard, free @ start, atol=1e-9)
+    assert_allclose(picard - jax.jit(layer.step)(params, picard), 0.0, atol=1e-12)
+    assert_allclose(free @ picard, free @ start, atol=1e-9)
     assert np.linalg.norm(picard - least) > 1.0
 
 
 def test_theorem_4_holds_for_a_convex_regulariser():
     layer, params, particular, free, rng = many_equilibria(1)
-    A, q = rng.normal(size=(3, M)), rng.normal(size=3)
+    A = rng.normal(size=(3, M))
+    q = rng.normal(size=3)
     R = Regulariser(
         lambda z: 0.5 * jnp.sum((A @ z - q) ** 2),
         None,
@@ -115,17 +117,19 @@ def problem(seed=0):
         [opteq(STATE, WIDTH, INPUT, activation=SMOOTH, skip=0.1) for _ in range(LAYERS)]
     )
     rng = np.random.default_rng(seed)
-    params = jax.tree.map(np.asarray, jax.jit(layer.init)(jax.random.key(seed)))
+    params = jax.device_get(jax.jit(layer.init)(jax.random.key(seed)))
     params = (
         jax.tree.map(np.float64, params),
         rng.normal(size=(OUTPUT, STATE)) / np.sqrt(STATE),
     )
-    x, y = rng.normal(size=(SAMPLES, INPUT)), rng.normal(size=(SAMPLES, OUTPUT))
+    x = rng.normal(size=(SAMPLES, INPUT))
+    y = rng.normal(size=(SAMPLES, OUTPUT))
 
     def residual(params, x, y):
         z = jnp.zeros((len(x), STATE))
         for k in range(1, UNROLLED + 1):  # eq. 10 with R = |z|^2 / 2, gamma = 1/2
-            beta, weight = 0.5 / k**0.5, 0.5 / k**0.2
+            beta = 0.5 / k**0.5
+            weight = 0.5 / k**0.2
             z = beta * ((1.0 - 0.5 * weight) * z - 0.5 * z) + (1.0 - beta) * layer.step(
                 params[0], z, x
             )
@@ -148,7 +152,7 @@ def descend(residual, params, x, y, rate, steps):
     return jax.lax.scan(step, params, length=steps)[1]
 
 
-@pytest.mark.nightly
+@nightly
 def test_theorem_5_training_converges_at_a_linear_rate():
     """No step shrinks the loss by less than a share, and later ones by no smaller
     share than the first."""
@@ -163,7 +167,7 @@ def test_theorem_5_training_converges_at_a_linear_rate():
     assert np.mean(second) < 0.3 * np.mean(first)
 
 
-@pytest.mark.nightly
+@nightly
 def test_theorem_5_needs_inputs_that_differ_and_not_many_samples():
     """Printed for every data set that is large enough, and for parameters of one
     size: equal inputs contradict it."""

@@ -13,8 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.linalg
+from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 
+from tests.marks import in_float64, nightly
+from tests.reference import gaussian
 from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq, multi_block
 from unroll_jax.energies.equilibrium.opteq import opteq
 from unroll_jax.energies.equilibrium.opteq_objective import (
@@ -26,7 +29,7 @@ from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
 from unroll_jax.energies.equilibrium.regularisers import half_square, regularised
 from unroll_jax.fixed_point import equilibrium
 
-pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.nightly]
+pytestmark = [in_float64, nightly]
 EXACT = {"atol": 1e-8, "rtol": 0.0}
 # of the convex solver
 TIGHT = {"tol_gap_abs": 1e-13, "tol_gap_rel": 1e-13, "tol_feas": 1e-13}
@@ -34,10 +37,12 @@ M, I = 4, 3  # noqa: E741
 
 
 def draw(seed, widths, *, norm=0.9):
-    rng, params = np.random.default_rng(seed), []
+    rng = np.random.default_rng(seed)
+    params = []
     for width in widths:
         W = rng.normal(size=(width, M))
-        U, b = rng.normal(size=(width, I)), rng.normal(size=width)
+        U = rng.normal(size=(width, I))
+        b = rng.normal(size=width)
         params.append(OptEqParams(W * norm / np.linalg.norm(W, 2), U, b))
     return rng, tuple(params), rng.normal(size=M), rng.normal(size=I)
 
@@ -52,12 +57,13 @@ def layers_of(params, **options):
 def newton(layer):
     """(params, x) -> the fixed point of a step by Newton's method on dense
     Jacobians: no solver of the library."""
-    step = jax.jit(
-        lambda z, params, x: (
+
+    @jax.jit
+    def step(z, params, x):
+        return (
             layer.step(params, z, x),
             jax.jacobian(layer.step, 1)(params, z, x),
         )
-    )
 
     def solve(params, x):
         z = np.zeros(M)
@@ -98,10 +104,8 @@ def test_theorem_1_a_layer_is_the_prox_of_phi(activation):
         "tanh": (-1.0 + 1e-9, 1.0 - 1e-9),
         "sigmoid": (1e-9, 1.0 - 1e-9),
     }
-    edge, layer = (
-        edges.get(activation, (None, None)),
-        opteq(M, M, I, activation=activation),
-    )
+    edge = edges.get(activation, (None, None))
+    layer = opteq(M, M, I, activation=activation)
 
     @jax.jit
     def measure(t, params, z, x):
@@ -117,16 +121,19 @@ def test_theorem_1_a_layer_is_the_prox_of_phi(activation):
             layer.energy(params, z, x),
         )
 
-    polish = {
-        "bounds": [edge] * M,
-        "method": "L-BFGS-B",
-        "options": {"ftol": 1e-18, "gtol": 1e-12, "maxiter": 5000},
-    }
     for seed in range(3):
         _, (params,), *arrays = draw(seed, [M])
-        t, least = smooth_minimum(measure, np.full(M, 0.4), params, *arrays, **polish)
+        t, least = smooth_minimum(
+            measure,
+            np.full(M, 0.4),
+            params,
+            *arrays,
+            bounds=[edge] * M,
+            method="L-BFGS-B",
+            options={"ftol": 1e-18, "gtol": 1e-12, "maxiter": 5000},
+        )
         *_, stepped, energy = measure(t, params, *arrays)
-        np.testing.assert_allclose(params.W.T @ t, stepped, atol=1e-6)
+        assert_allclose(params.W.T @ t, stepped, atol=1e-6)
         # The minimum itself is flat, so the values agree far closer; and it is the
         # layer's energy, the envelope of phi.
         assert (
@@ -157,57 +164,40 @@ def test_the_moreau_form_is_a_prox_of_the_envelope(activation, skip):
     def minimum(*shares):
         return smooth_minimum(measure, np.zeros(M), *shares, method="BFGS")[0]
 
-    stepped, fixed = np.asarray(measure(z, 1.0, 1.0)[2]), newton(plain)(params, x)
-    np.testing.assert_allclose(minimum(1.0, 1.0), stepped, atol=1e-8)
-    np.testing.assert_allclose(measure(fixed, 1.0, 1.0)[2], fixed, atol=1e-12)
-    np.testing.assert_allclose(minimum(1.0, 0.0), fixed, atol=1e-7)
+    stepped = np.asarray(measure(z, 1.0, 1.0)[2])
+    fixed = newton(plain)(params, x)
+    assert_allclose(minimum(1.0, 1.0), stepped, atol=1e-8)
+    assert_allclose(measure(fixed, 1.0, 1.0)[2], fixed, atol=1e-12)
+    assert_allclose(minimum(1.0, 0.0), fixed, atol=1e-7)
     # Section 2.2 leaves the factor a out: the prox of M is another map.
     assert np.max(np.abs(minimum(1.0 / skip, 1.0) - stepped)) > 1e-3
 
 
-def test_the_envelope_is_the_minimum_that_defines_it():
-    """a min_u phi(u) + |u - z|^2 / (2 (1 - a)), as a quadratic program in u = W^T t,
-    t >= 0, with W wide."""
-    skip, width = 0.7, 1e-4
+def test_the_envelope_has_its_preimage_and_gradients():
+    """Its value as a minimum is in the corollary below. W is wide."""
+    skip = 0.7
+    width = 1e-4
     _, (params,), z, x = draw(1, [6])
-    W, c = params.W, params.U @ x + params.b
-    t = cp.Variable(6, nonneg=True)
-    # phi(u) + |u - z|^2 / (2 (1 - a)) with the squares of u = W^T t gathered: 1 / (1 -
-    # a) - 1 > 0 of them are left.
-    cost = (
-        0.5 * cp.quad_form(t, np.eye(6) + (1.0 / (1.0 - skip) - 1.0) * W @ W.T)
-        - (c + W @ z / (1.0 - skip)) @ t
-    )
-    cost = cp.Problem(cp.Minimize(cost)).solve(solver=cp.CLARABEL, **TIGHT) + np.sum(
-        z**2
-    ) / (2.0 * (1.0 - skip))
 
     @jax.jit
-    def measure(params, z, x, ways):
+    def measure(params, z, x):
         objective = lambda b: opteq_objective(params._replace(b=b), z, x, skip=skip)
         w = opteq_preimage(params, z, x, skip=skip)
         back = skip * opteq(M, 6, I).step(params, w, x) + (1.0 - skip) * w
-        ends = jax.vmap(
-            lambda way: jnp.stack(
-                [objective(params.b + way), objective(params.b - way)]
-            )
-        )(ways)
-        return *jax.value_and_grad(objective)(params.b), back, ends
+        near = params.b + width * np.stack([np.eye(6), -np.eye(6)])
+        ends = jax.vmap(jax.vmap(objective))(near)
+        return jax.grad(objective)(params.b), back, ends
 
-    value, gradient, back, ends = map(
-        np.asarray, measure(params, z, x, width * np.eye(6))
-    )
-    np.testing.assert_allclose(value, skip * cost, **EXACT)
-    np.testing.assert_allclose(back, z, atol=1e-12)
-    np.testing.assert_allclose(
-        gradient, (ends[:, 0] - ends[:, 1]) / (2.0 * width), atol=1e-6
-    )
+    gradient, back, ends = jax.device_get(measure(params, z, x))
+    assert_allclose(back, z, atol=1e-12)
+    assert_allclose(gradient, (ends[0] - ends[1]) / (2.0 * width), atol=1e-6)
 
 
 def test_lemma_3_deep_blocks_are_a_wide_equilibrium():
     _, params, _, x = draw(0, [5, 4, 7])
     layers = layers_of(params, skip=0.6)
-    deep, wide = deep_opteq(layers), multi_block(layers)
+    deep = deep_opteq(layers)
+    wide = multi_block(layers)
 
     @jax.jit
     def measure(params, last, start, x):
@@ -216,7 +206,7 @@ def test_lemma_3_deep_blocks_are_a_wide_equilibrium():
         blocks = blocks_of(layers, params, last, x)
         return blocks, advance(blocks), end, energies
 
-    start = tuple(np.random.default_rng(1).normal(size=(3, M)))
+    start = tuple(gaussian(3, M, seed=1))
     blocks, (moved, residual), end, energies = measure(
         params, newton(deep)(params, x), start, x
     )
@@ -224,20 +214,18 @@ def test_lemma_3_deep_blocks_are_a_wide_equilibrium():
     # Eq. 6 written out: W block diagonal, P the cyclic shift, U and b stacked.
     W = scipy.linalg.block_diag(*(layer.W for layer in params))
     P = np.kron(np.roll(np.eye(3), 1, axis=0), np.eye(M))
-    U, b = (
-        np.concatenate([layer.U for layer in params]),
-        np.concatenate([layer.b for layer in params]),
-    )
+    U = np.concatenate([layer.U for layer in params])
+    b = np.concatenate([layer.b for layer in params])
     expected = (
         0.6 * W.T @ np.maximum(W @ P @ stacked + U @ x + b, 0.0) + 0.4 * P @ stacked
     )
-    np.testing.assert_allclose(expected, stacked, **EXACT)
-    np.testing.assert_allclose(np.concatenate(moved), expected, atol=1e-12)
+    assert_allclose(expected, stacked, **EXACT)
+    assert_allclose(np.concatenate(moved), expected, atol=1e-12)
     assert residual < 1e-20
     # And from elsewhere: the wide layer's own iteration ends there, and no step of it
     # raises the residual.
     assert np.all(np.diff(energies) <= 1e-15)
-    np.testing.assert_allclose(np.concatenate(end), stacked, **EXACT)
+    assert_allclose(np.concatenate(end), stacked, **EXACT)
 
 
 @pytest.mark.parametrize(
@@ -260,9 +248,7 @@ def test_theorem_2_the_gradient_of_phi_balances_the_shift(widths, skip):
     stacked, slope = map(
         np.stack, measure(params, newton(deep_opteq(layers))(params, x), x)
     )
-    np.testing.assert_allclose(
-        slope + stacked - np.roll(stacked, 1, axis=0), 0.0, atol=1e-8
-    )
+    assert_allclose(slope + stacked - np.roll(stacked, 1, axis=0), 0.0, atol=1e-8)
     wrong = np.max(np.abs(slope + stacked - np.roll(stacked, -1, axis=0)))
     assert wrong > 1e-3 if len(widths) > 2 else wrong < 1e-8
 
@@ -273,9 +259,11 @@ def test_corollary_1_two_layers_solve_a_convex_problem(skip):
     the hidden units t >= 0."""
     _, params, _, x = draw(3, [M, 6], norm=0.8)
     z = [cp.Variable(M), cp.Variable(M)]
-    cost, parts = 0.5 * cp.sum_squares(z[0] - z[1]), []
+    cost = 0.5 * cp.sum_squares(z[0] - z[1])
+    parts = []
     for layer, block in zip(params, z, strict=True):
-        W, c = layer.W, layer.U @ x + layer.b
+        W = layer.W
+        c = layer.U @ x + layer.b
         t = cp.Variable(len(c), nonneg=True)
         cost += skip * (0.5 * cp.quad_form(t, np.eye(len(c)) - W @ W.T) - c @ t)
         if skip == 1.0:
@@ -299,27 +287,26 @@ def test_corollary_1_two_layers_solve_a_convex_problem(skip):
 
     z0, z1, value, converged = measure(params, x)
     assert bool(converged)
-    np.testing.assert_allclose(z0, z[1].value, **EXACT)
-    np.testing.assert_allclose(z1, z[0].value, **EXACT)
+    assert_allclose(z0, z[1].value, **EXACT)
+    assert_allclose(z1, z[0].value, **EXACT)
     if skip < 1.0:
-        np.testing.assert_allclose(value, problem.value, **EXACT)
+        assert_allclose(value, problem.value, **EXACT)
 
 
 def test_theorem_3_blocks_meet_at_rate_a():
     """Errors fall in proportion to a, as a goes to 0; extrapolated from three of
     them the limit is exact."""
     _, params, _, x = draw(5, [5, 4, 7])
-    W, U = (
-        np.concatenate([layer.W for layer in params]),
-        np.concatenate([layer.U for layer in params]),
-    )
+    W = np.concatenate([layer.W for layer in params])
+    U = np.concatenate([layer.U for layer in params])
     b = np.concatenate([layer.b for layer in params])
     # L z = sum_l W_l^T sigma(W_l z + ...): one wide layer with the weights stacked and
     # divided by L.
     limit = np.zeros(M)
     for _ in range(2000):
         limit = W.T @ np.maximum(W @ limit + U @ np.asarray(x) + b, 0.0) / 3.0
-    errors, blocks_at = [], {}
+    errors = []
+    blocks_at = {}
     for skip in (1e-1, 1e-2, 1e-3, 5e-4, 1e-4):
         layers = layers_of(params, skip=skip)
         z = newton(deep_opteq(layers))(params, x)
@@ -328,7 +315,7 @@ def test_theorem_3_blocks_meet_at_rate_a():
         )
         errors.append(np.max(np.abs(blocks_at[skip] - limit)))
     assert errors[-1] < 1e-3
-    np.testing.assert_allclose(
+    assert_allclose(
         np.array(errors[1:]) / np.array([1e-2, 1e-3, 5e-4, 1e-4]),
         errors[-1] / 1e-4,
         rtol=0.2,
@@ -338,9 +325,7 @@ def test_theorem_3_blocks_meet_at_rate_a():
         np.stack([blocks_at[a].ravel() for a in (1e-4, 5e-4, 1e-3)]),
         2,
     )[-1]
-    np.testing.assert_allclose(
-        fit.reshape(3, M), np.broadcast_to(limit, (3, M)), **EXACT
-    )
+    assert_allclose(fit.reshape(3, M), np.broadcast_to(limit, (3, M)), **EXACT)
 
 
 def test_an_appended_regulariser_is_a_block_of_its_own():
@@ -357,7 +342,7 @@ def test_an_appended_regulariser_is_a_block_of_its_own():
         )
         return smooth_minimum(function, np.zeros(M), params, x, method="BFGS")[0]
 
-    np.testing.assert_allclose(
+    assert_allclose(
         fixed, minimum(lambda z, params, x: 0.6 * layer.energy(params, z, x)), atol=1e-7
     )
     assert (

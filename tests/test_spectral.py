@@ -6,13 +6,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.energies import opteq_reference as reference
+from tests.marks import in_float64
+from tests.reference import gaussian
 from unroll_jax import certificates, spectral
 from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
 
 # arrays are float64 unless a test makes them float32
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = in_float64
 IMAGE = (6, 5)
 
 
@@ -22,56 +25,43 @@ def params_of(W):
     )
 
 
+@jax.jit
+def norm_slope_and_unit(v):
+    """Of each row; the slope of a sum of norms is the unit vector."""
+    norms = lambda v: spectral.norm(v, 1)
+    return norms(v), jax.grad(lambda v: jnp.sum(norms(v)))(v), spectral.unit(v, 1)
+
+
 def test_norms_and_their_gradients_hold_over_all_magnitudes():
     """Squares of entries leave the range of float32 beyond 1e19 and below 1e-23."""
-    rng, sizes = (
-        np.random.default_rng(7),
-        10.0 ** np.array([-36.0, -24.0, -20.0, -10.0, 0.0, 10.0, 19.0, 25.0, 37.0]),
-    )
-    draws = {"a": rng.uniform(0.5, 1.0, (9, 5)), "b": rng.uniform(0.5, 1.0, (9, 2, 3))}
-    v = {
-        name: (leaf * sizes.reshape(9, *(1,) * (leaf.ndim - 1))).astype(np.float32)
-        for name, leaf in draws.items()
-    }
-    summed = lambda v: jnp.sum(jnp.log(spectral.norm(v, 1)))
-    sizes, gradient, unit = jax.jit(
-        lambda v: (spectral.norm(v, 1), jax.grad(summed)(v), spectral.unit(v, 1))
-    )(v)
-    exact = np.sqrt(
-        sum(
-            np.sum(leaf.reshape(9, -1).astype(float) ** 2, axis=1)
-            for leaf in v.values()
-        )
-    )
-    np.testing.assert_allclose(sizes, exact, rtol=1e-6)
-    for name, leaf in v.items():
-        wide = exact.reshape(9, *(1,) * (leaf.ndim - 1))
-        np.testing.assert_allclose(unit[name], leaf / wide, rtol=1e-6)
-        inside = slice(1, -1)  # 1 / size, the gradient, is a number of float32 too
-        np.testing.assert_allclose(
-            gradient[name][inside], (leaf / wide / wide)[inside], rtol=1e-5
-        )
+    rng = np.random.default_rng(7)
+    sizes = 10.0 ** np.array([-36.0, -24.0, -20.0, -10.0, 0.0, 10.0, 19.0, 25.0, 37.0])
+    a = np.float32(sizes[:, None] * rng.uniform(0.5, 1.0, (9, 5)))
+    b = np.float32(sizes[:, None, None] * rng.uniform(0.5, 1.0, (9, 2, 3)))
+    whole = np.concatenate([a, b.reshape(9, 6)], axis=1).astype(float)
+    exact = np.linalg.norm(whole, axis=1)
+    norms, *directions = norm_slope_and_unit({"a": a, "b": b})
+    assert_allclose(norms, exact, rtol=1e-6)
+    for each in directions:
+        joined = np.concatenate([each["a"], each["b"].reshape(9, 6)], axis=1)
+        assert_allclose(joined, whole / exact[:, None], rtol=1e-5)
     special = np.array([[0.0, 0.0], [np.inf, 1.0], [np.nan, 1.0]], np.float32)
-    size, slope, unit = jax.jit(
-        lambda v: (
-            spectral.norm(v, 1),
-            jax.grad(lambda v: jnp.sum(spectral.norm(v, 1)))(v),
-            spectral.unit(v, 1),
-        )
-    )(special)
-    np.testing.assert_array_equal(size, [0.0, np.inf, np.nan])
-    np.testing.assert_array_equal(unit[0], [0.0, 0.0])
-    np.testing.assert_array_equal(slope[0], [0.0, 0.0])
+    norms, slope, unit = norm_slope_and_unit(special)
+    assert_array_equal(norms, [0.0, np.inf, np.nan])
+    assert_array_equal(unit[0], [0.0, 0.0])
+    assert_array_equal(slope[0], [0.0, 0.0])
 
 
 def test_the_norm_of_a_matrix_is_met_from_both_sides():
     rng = np.random.default_rng(0)
-    both = jax.jit(
-        lambda W: (
+
+    @jax.jit
+    def both(W):
+        return (
             certificates.weight_norm(W, num_steps=300),
             certificates.weight_norm_bound(W),
         )
-    )
+
     for shape in ((5, 5), (3, 8), (1, 1)):
         W = rng.normal(size=shape)
         norm, bound = map(float, both(W))
@@ -84,7 +74,8 @@ def test_the_norm_of_a_matrix_is_met_from_both_sides():
 def test_the_norm_of_a_convolution_is_met_from_both_sides():
     """Also where images of its size lack frequencies: differences of neighbours, in
     rows of three pixels."""
-    rng, difference = np.random.default_rng(1), np.zeros((3, 3, 1, 1))
+    rng = np.random.default_rng(1)
+    difference = np.zeros((3, 3, 1, 1))
     difference[1, 1], difference[1, 2] = 1.0, -1.0
 
     @functools.partial(jax.jit, static_argnums=1)
@@ -108,22 +99,24 @@ def test_the_norm_of_a_convolution_is_met_from_both_sides():
 
 
 def test_the_gradient_of_a_norm_is_of_singular_vectors():
-    W = np.random.default_rng(2).normal(size=(6, 4))
+    W = gaussian(6, 4, seed=2)
     left, _, right = np.linalg.svd(W)
     norms = (
         lambda W: certificates.weight_norm(W, num_steps=500),
         certificates.weight_norm_bound,
     )
-    slopes = jax.jit(lambda W: [jax.grad(norm)(W) for norm in norms])
+
+    @jax.jit
+    def slopes(W):
+        return [jax.grad(norm)(W) for norm in norms]
+
     for slope in slopes(W):
-        np.testing.assert_allclose(slope, np.outer(left[:, 0], right[0]), atol=2e-3)
+        assert_allclose(slope, np.outer(left[:, 0], right[0]), atol=2e-3)
     assert np.all(np.isfinite(slopes(np.zeros((6, 4)))[1]))
     # After few steps too it is u v^T of one pair, for it does not pass through the
     # steps.
     early = jax.jit(jax.grad(lambda W: certificates.weight_norm(W, num_steps=2)))(W)
-    np.testing.assert_allclose(
-        np.linalg.svd(early)[1], [1.0, 0.0, 0.0, 0.0], atol=1e-12
-    )
+    assert_allclose(np.linalg.svd(early)[1], [1.0, 0.0, 0.0, 0.0], atol=1e-12)
     assert np.max(np.abs(early - np.outer(left[:, 0], right[0]))) > 0.01
 
 
@@ -143,10 +136,10 @@ def test_maps_of_pytrees_have_one_norm_and_radius_an_example():
     norm = jax.jit(
         lambda: certificates.spectral_norm(swap, like, batch_ndim=1, num_steps=300)
     )()
-    np.testing.assert_allclose(norm, gains.max(axis=1), rtol=1e-6)
+    assert_allclose(norm, gains.max(axis=1), rtol=1e-6)
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
     radius = jax.jit(lambda: certificates.jacobian_radius(swap, zeros, batch_ndim=1))()
-    np.testing.assert_allclose(radius, np.sqrt(gains.prod(axis=1)), rtol=1e-12)
+    assert_allclose(radius, np.sqrt(gains.prod(axis=1)), rtol=1e-12)
 
 
 def test_radii_grow_by_norms_where_a_rayleigh_quotient_is_wrong():
@@ -170,7 +163,7 @@ def test_radii_grow_by_norms_where_a_rayleigh_quotient_is_wrong():
 
 
 def test_the_penalty_is_the_mean_square_of_jacobians():
-    matrices = np.random.default_rng(5).normal(size=(2, 3, 4, 4))
+    matrices = gaussian(2, 3, 4, 4, seed=5)
 
     @jax.jit
     def penalty(key):
@@ -180,27 +173,26 @@ def test_the_penalty_is_the_mean_square_of_jacobians():
         )
 
     expected = np.sum(matrices**2, axis=(-2, -1)) / 4
-    np.testing.assert_allclose(
-        penalty(jax.random.key(0, impl="rbg")), expected, rtol=0.1
-    )
+    assert_allclose(penalty(jax.random.key(0, impl="rbg")), expected, rtol=0.1)
 
 
 def test_the_penalty_is_differentiable_in_the_parameters():
-    W, key = np.random.default_rng(6).normal(size=(4, 4)), jax.random.key(0)
+    W = gaussian(4, 4, seed=6)
+    key = jax.random.key(0)
     gradient = jax.jit(
         jax.grad(
             lambda W: certificates.jacobian_penalty(lambda z: W @ z, jnp.ones(4), key)
         )
     )(W)
     v = np.asarray(jax.random.normal(key, (1, 4), jnp.float64))[0]
-    np.testing.assert_allclose(gradient, 2.0 * np.outer(v, W.T @ v) / 4.0, rtol=1e-12)
+    assert_allclose(gradient, 2.0 * np.outer(v, W.T @ v) / 4.0, rtol=1e-12)
 
 
 @pytest.mark.parametrize("certified", [False, True])
 def test_normalised_convolutions_keep_to_their_bound(
     certified,
 ):
-    W = np.random.default_rng(3).normal(size=(3, 3, 2, 4))
+    W = gaussian(3, 3, 2, 4, seed=3)
 
     @jax.jit
     def normalise(W):
@@ -221,15 +213,16 @@ def test_normalised_convolutions_keep_to_their_bound(
     assert norm <= 0.8 * (1.0 + (1e-12 if certified else 1e-3))
     assert norm >= 0.6
     small = W * 1e-2
-    np.testing.assert_array_equal(normalise(small)[1], small)
+    assert_array_equal(normalise(small)[1], small)
     # scaling W changes nothing
-    np.testing.assert_allclose(np.sum(gradient * W), 0.0, atol=1e-3)
+    assert_allclose(np.sum(gradient * W), 0.0, atol=1e-3)
     assert np.all(np.isfinite(gradient))
 
 
 def test_what_is_not_a_number_has_no_number():
     """Above all no rate, no bound and no curvature that looks like one."""
-    nan, params = np.nan, params_of(np.full((2, 2), np.nan, np.float32))
+    nan = np.nan
+    params = params_of(np.full((2, 2), np.nan, np.float32))
 
     @jax.jit
     def numbers(nan, params):
@@ -270,7 +263,7 @@ def test_norms_of_maps_beyond_squares_in_float32():
         )
 
     for size in np.float32([1e-30, 1e-20, 1e20, 1e30]):
-        np.testing.assert_allclose(measure(size), size, rtol=1e-6)
+        assert_allclose(measure(size), size, rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -280,4 +273,4 @@ def test_norms_of_weights_of_low_precision_are_those_of_float32(dtype):
     exact = np.linalg.norm(np.asarray(W, np.float64), 2)
     measured = jax.jit(certificates.weight_norm)(W)
     assert measured.dtype == np.float32
-    np.testing.assert_allclose(measured, exact, rtol=1e-5)
+    assert_allclose(measured, exact, rtol=1e-5)

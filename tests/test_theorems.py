@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.marks import in_float64, nightly
 from unroll_jax import alternating
 from unroll_jax.certificates import (
     descent_constant,
@@ -16,7 +17,7 @@ from unroll_jax.certificates import (
 )
 from unroll_jax.energies import box, relu, soft_threshold
 
-pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.nightly]
+pytestmark = [in_float64, nightly]
 DRAWS, DIM, PLACES = 12_000, 4, 24
 # Scaling energies up and step sizes down changes nothing, so a2 may be the same in all
 # draws; a1 and L_h vary.
@@ -314,9 +315,11 @@ COUNTEREXAMPLES = {
 def test_statements_as_printed_are_refuted(name):
     (f, g), y, a1, a2, phi = COUNTEREXAMPLES[name]
     system = alternating(f, g, f_step_size=a1, g_step_size=a2, phi=phi)
-    change = jax.jit(
-        lambda y: system.energy(None, system.step(None, y)) - system.energy(None, y)
-    )
+
+    @jax.jit
+    def change(y):
+        return system.energy(None, system.step(None, y)) - system.energy(None, y)
+
     assert change(np.array([y])) > 0.0
 
 

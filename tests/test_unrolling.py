@@ -6,8 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 import unroll_jax as uj
+from tests.reference import gaussian
 from unroll_jax.perturbations import layer_noise, lost_layer
 from unroll_jax.unrolling import UNROLLED
 
@@ -31,9 +33,7 @@ LAYER = uj.Descent(lambda key: None, energy, step, step_and_energy)
 
 def weights(num_layers=None):
     shape = (DIM, DIM) if num_layers is None else (num_layers, DIM, DIM)
-    return {
-        "W": jnp.asarray(np.random.default_rng(0).normal(size=shape).astype(np.float32))
-    }
+    return {"W": jnp.asarray(gaussian(*shape).astype(np.float32))}
 
 
 def tokens(*batch):
@@ -65,12 +65,13 @@ def test_unroll_and_its_gradients_equal_those_of_a_python_loop(tied, batch):
         last, energies = python_loop(params, y, x, **options)
         return jnp.sum(last**2) + jnp.sum(energies), (last, energies)
 
-    both = jax.jit(
-        lambda *a: [
+    @jax.jit
+    def both(*a):
+        return [
             jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(*a)
             for loss in (scanned, looped)
         ]
-    )
+
     ours, theirs = both(weights(None if tied else 3), *tokens(*batch))
     assert ours[0][1][1].shape == (4, *batch)
     chex.assert_trees_all_close(ours[0], theirs[0], rtol=1e-5, atol=1e-5)
@@ -92,7 +93,7 @@ def test_a_step_alone_and_a_tree_of_states_will_do():
     chex.assert_trees_all_close(
         last, {"position": np.full(2, 0.875), "speed": np.full(2, 0.5)}
     )
-    np.testing.assert_allclose(trace, [[1.0, 1.0], [0.75, 0.75], [0.5, 0.5]])
+    assert_allclose(trace, [[1.0, 1.0], [0.75, 0.75], [0.5, 0.5]])
 
 
 def test_layers_without_parameters_need_no_leading_axis():
@@ -115,72 +116,80 @@ def affine(params, y, x):
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_lost_layer_is_the_loop_without_it(tied):
-    params, x = jnp.float32(0.5) if tied else jnp.array([0.5, 2.0, -1.0]), 0.1 * ROWS
-    options = {"num_layers": 3, "tied": tied, "record": lambda p, y, x: y}
-    run = jax.jit(
-        lambda lost: uj.unroll(
-            affine, params, ROWS, x, perturb=lost_layer(lost), **options
+    params = jnp.float32(0.5) if tied else jnp.array([0.5, 2.0, -1.0])
+    x = 0.1 * ROWS
+
+    @jax.jit
+    def run(lost):
+        return uj.unroll(
+            affine,
+            params,
+            ROWS,
+            x,
+            perturb=lost_layer(lost),
+            num_layers=3,
+            tied=tied,
+            record=lambda p, y, x: y,
         )
-    )
+
     for lost in (0, 1, 3):
         expected = [ROWS]
         for layer in range(1, 4):
             scale = params if tied else params[layer - 1]
             expected.append(expected[-1] if layer == lost else scale * expected[-1] + x)
         last, trace = run(lost)
-        np.testing.assert_allclose(trace, jnp.stack(expected), rtol=1e-6)
-        np.testing.assert_allclose(last, expected[-1], rtol=1e-6)
+        assert_allclose(trace, jnp.stack(expected), rtol=1e-6)
+        assert_allclose(last, expected[-1], rtol=1e-6)
 
 
 def test_noise_reaches_the_next_layer_and_the_record():
-    perturb, y, seen = layer_noise(jax.random.key(3), 0.1), ROWS, [ROWS]
+    perturb = layer_noise(jax.random.key(3), 0.1)
+    y = ROWS
+    seen = [ROWS]
     for layer in range(1, 4):
         y = perturb(jnp.int32(layer), y, 0.5 * y)
         seen.append(y)
-    options = {"num_layers": 3, "record": lambda p, y, x: y, "perturb": perturb}
-    run = jax.jit(
-        lambda y: [
-            uj.unroll(affine, 0.5, y, 0.0, **options, remat=remat)
+
+    @jax.jit
+    def run(y):
+        return [
+            uj.unroll(
+                affine,
+                0.5,
+                y,
+                0.0,
+                num_layers=3,
+                record=lambda p, y, x: y,
+                perturb=perturb,
+                remat=remat,
+            )
             for remat in (False, True)
         ]
-    )
+
     for last, trace in run(ROWS):
-        np.testing.assert_allclose(trace, jnp.stack(seen), rtol=1e-5)
-        np.testing.assert_allclose(last, y, rtol=1e-5)
+        assert_allclose(trace, jnp.stack(seen), rtol=1e-5)
+        assert_allclose(last, y, rtol=1e-5)
 
 
 def test_noise_has_its_scale_and_differs_by_layer():
+    """Noise of rows by their keys is in test_keys.py."""
     zeros = {"a": jnp.zeros((100, 200)), "b": jnp.zeros((100, 200), jnp.bfloat16)}
-    draws = [
-        layer_noise(jax.random.key(0), 2.0)(jnp.int32(layer), None, zeros)
-        for layer in (1, 2)
-    ]
-    flat = np.stack(
-        [
-            np.asarray(leaf, np.float32).ravel()
-            for draw in draws
-            for leaf in jax.tree.leaves(draw)
-        ]
-    )
-    np.testing.assert_allclose(flat.mean(axis=1), 0.0, atol=0.06)
-    np.testing.assert_allclose(np.cov(flat), 4.0 * np.eye(4), atol=0.12)
+    noise = layer_noise(jax.random.key(0), 2.0)
+    draws = [noise(jnp.int32(layer), None, zeros) for layer in (1, 2)]
+    flat = np.float32([np.ravel(leaf) for leaf in jax.tree.leaves(draws)])
+    assert_allclose(flat.mean(axis=1), 0.0, atol=0.06)
+    assert_allclose(np.cov(flat), 4.0 * np.eye(4), atol=0.12)
     assert draws[0]["b"].dtype == jnp.bfloat16
-    keys = jax.random.split(jax.random.key(0), 3)
-    whole, part = (
-        layer_noise(keys[rows], 1.0)(jnp.int32(2), None, ROWS[rows])
-        for rows in (slice(0, 3), slice(1, 3))
-    )
-    np.testing.assert_array_equal(whole[1:], part)
-    assert np.unique(np.asarray(whole - ROWS)).size == ROWS.size
 
 
 def test_layers_are_written_out_up_to_a_depth():
     params, (y, _) = weights(), tokens()
 
     def loops(num_layers, **options):
-        run = jax.jit(
-            lambda y: uj.unroll(LAYER, params, y, num_layers=num_layers, **options)
-        )
+        @jax.jit
+        def run(y):
+            return uj.unroll(LAYER, params, y, num_layers=num_layers, **options)
+
         return "stablehlo.while" in run.lower(y).as_text()
 
     assert not loops(UNROLLED)

@@ -16,8 +16,11 @@ from unroll_jax.summaries import energy_lines, plot_layers, summary
 
 __all__ = ["UNROLLED", "Trace", "unroll"]
 
-# Up to this number of layers a program without a loop compiles no slower.
+# Layers are written out, without a loop, up to this number of layers and of operations
+# in all of them. Compile time grows with the operations. Programs of more operations
+# ran as fast in a loop.
 UNROLLED = 16
+MAX_OPERATIONS = 2_000
 
 Record = Callable[[Params, Any, Any], Any]
 
@@ -86,8 +89,9 @@ def unroll(
         `jax.checkpoint_policies` for the values stored.
       unroll: layers in one iteration of the scan. None puts up to `UNROLLED` layers in
         one, which takes some memory, and saves the copies that a scan makes for the
-        backward pass. With more layers None is 1, also with ``remat`` and for layers
-        that iterate until they converge, as `multihead_attention`.
+        backward pass. With more layers None is 1, also with ``remat``, for layers that
+        iterate until they converge, as `multihead_attention`, and for layers of more
+        than `MAX_OPERATIONS` operations together, as 12 of `lista`.
       perturb: ``(layer, before, after) -> after`` replaces the output of each layer
         1..num_layers, as `unroll_jax.perturbations.layer_noise` does. The next layer
         and the record see its result.
@@ -128,9 +132,15 @@ def unroll(
         after, recorded = advance(params if tied else layer_params, state, x)
         if perturb is not None:
             after = perturb(number, state, after)
+        if at_once > 1:
+            # XLA would compute earlier layers again in the kernels of later ones. The
+            # compile time would grow as the square of the number of layers.
+            after = jax.lax.optimization_barrier(after)
         return after, recorded
 
-    loops = any(e.primitive.name == "while" for e in equations(traced.jaxpr))
+    names = [equation.primitive.name for equation in equations(traced.jaxpr)]
+    many = num_layers * len(names) > MAX_OPERATIONS
+    loops = bool(remat) or "while" in names or many
     at_once = _layers_at_once(unroll, num_layers, remat=bool(remat), loops=loops)
     if remat:
         policy = None if isinstance(remat, bool) else remat
@@ -157,11 +167,11 @@ def _layers_at_once(
     """Returns the number of layers in one iteration of a scan, see `unroll`.
 
     ``remat`` needs a loop. Without one compilers reuse the forward values. A layer with
-    ``loops`` of its own takes long to compile, and to run, beside which the copies of a
-    scan cost little.
+    ``loops`` of its own, or of many operations, takes long to compile, and to run,
+    beside which the copies of a scan cost little.
     """
     if unroll is None:
-        return 1 if remat or loops or num_layers > UNROLLED else num_layers
+        return 1 if loops or num_layers > UNROLLED else num_layers
     check("unroll", unroll, at_least(1))
     has_loop = not remat or unroll < num_layers or num_layers == 1
     wanted = f"be below num_layers={num_layers} with remat, which needs a loop"

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
-import numpy as np
 
 from benchmarks import torch_peer
 from benchmarks.constrained_step.cooper_peer import (
@@ -34,9 +33,9 @@ from benchmarks.constrained_step.steps import (
 from benchmarks.record import Record
 from benchmarks.timing import (
     SAME_ALLOCATOR,
+    floor_note,
     interleaved,
     matmul_rate,
-    table,
     temporary_mebibytes,
 )
 
@@ -69,14 +68,10 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
     memory, the floor and the bars."""
     setting = QUICK if quick else FULL
     cores, rate = len(os.sched_getaffinity(0)), matmul_rate(*RATE_OF)
-    sizes = " x ".join(map(str, RATE_OF))
     print(
         f"one training step with Adam, float32, {jax.default_backend()}, {cores} cores,"
-        " state donated;"
-    )
-    print(
-        f"plain risk reads the last layer alone; a product {sizes} runs at"
-        f" {rate / 1e9:.0f} GFLOP/s"
+        f" state donated; plain risk reads only the last layer\n"
+        f"{floor_note(rate, *RATE_OF)}"
     )
     problems: dict[str, Callable[[], list[Problem]]] = {
         "unrolled": lambda: [unrolled_transformer(setting.unrolled)],
@@ -91,7 +86,6 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
         _measure(
             record, name, build(), rate, repeats, peers=peers and name == "unrolled"
         )
-    record.draw = record.draw_times
     return record
 
 
@@ -105,85 +99,50 @@ def _measure(
     peers: bool,
 ) -> None:
     """Plain risk on the first problem against constraints on each."""
-    steps = {"erm": compiled_step(problems[0], constrained=False)}
-    steps |= {
-        problem.name: compiled_step(problem, constrained=True) for problem in problems
-    }
-    flops = {"erm": problems[0].flops[0]} | {
-        problem.name: sum(problem.flops) for problem in problems
-    }
+    first = problems[0]
+    steps = {"erm": compiled_step(first, constrained=False)}
+    flops = {"erm": first.flops[0]}
+    for problem in problems:
+        steps[problem.name] = compiled_step(problem, constrained=True)
+        flops[problem.name] = sum(problem.flops)
     candidates: dict[str, Callable[[], object]] = {
         label: repeated(step) for label, step in steps.items()
     }
-    seconds = interleaved(
-        candidates | (_peers(steps["erm"]) if peers else {}), repeats=repeats
-    )
-    for label, runs in seconds.items():
-        record.time(
-            f"{_key(name, label)}_seconds", runs, flops=flops.get(label), rate=rate
-        )
+    if peers:
+        candidates |= _peers(steps["erm"])
+    seconds = interleaved(candidates, repeats=repeats)
+    print(f"\n{first.name}, {repeats} runs")
+    record.times(seconds, flops=flops, rate=rate, prefix=f"{name}_")
     for label, step in steps.items():
-        record.figures[f"{_key(name, label)}_mebibytes"] = temporary_mebibytes(
-            step.program
-        )
-    print(f"\n{problems[0].name}, {repeats} runs")
-    print(
-        table(
-            ["step", "median ms", "least ms", "temp MiB", "floor ms"],
-            _rows(record, name, seconds),
-        )
-    )
+        memory = temporary_mebibytes(step.program)
+        record.figures[f"{name}_{label}_mebibytes"] = memory
+        print(f"temporary memory of {label}: {memory:.1f} MiB")
     for problem in problems:
         _judge(record, name, problem, flops[problem.name] / flops["erm"])
-    _against_cooper(record, name, problems[0].name)
-
-
-def _key(name: str, label: str) -> str:
-    """A step's figures: constrained ones have the model in their label already."""
-    return label if label.startswith(name) else f"{name}_{label}"
-
-
-def _rows(record: Record, name: str, seconds: dict[str, np.ndarray]) -> list[list[str]]:
-    rows = []
-    for label, runs in seconds.items():
-        timed = f"{_key(name, label)}_seconds"
-        memory = record.figures.get(f"{_key(name, label)}_mebibytes")
-        floor = record.floors.get(timed)
-        row = [label, f"{1e3 * record.figures[timed]:.1f}", f"{1e3 * np.min(runs):.1f}"]
-        row += ["-" if memory is None else f"{memory:.1f}"]
-        rows.append([*row, "-" if floor is None else f"{1e3 * floor['seconds']:.1f}"])
-    return rows
+    for peer in list(seconds)[len(steps) :]:
+        names = (f"{name}_{label}_seconds" for label in (first.name, peer))
+        ratio = record.ratio(f"{name}_over {peer}", *names)
+        print(f"constrained, ours / {peer}: {ratio:.3f}")
 
 
 def _judge(record: Record, name: str, problem: Problem, floor: float) -> None:
     """Prints the ratios to plain risk next to their bars and to the floor set by the
     extra readouts."""
-    label = _key(name, problem.name)
-    time = record.ratio(
-        f"{label}_time_ratio", f"{label}_seconds", f"{name}_erm_seconds"
-    )
-    space = record.ratio(
-        f"{label}_memory_ratio", f"{label}_mebibytes", f"{name}_erm_mebibytes"
-    )
+    label = f"{name}_{problem.name}"
     record.figures[f"{label}_floor_ratio"] = floor
-    words = [
-        _verdict("time", time, TIME_BARS[name]),
-        _verdict("temporary memory", space, MEMORY_BAR),
-    ]
+    words = []
+    for what, unit, bar in (
+        ("time", "seconds", TIME_BARS[name]),
+        ("memory", "mebibytes", MEMORY_BAR),
+    ):
+        names = f"{label}_{unit}", f"{name}_erm_{unit}"
+        ratio = record.ratio(f"{label}_{what}_ratio", *names)
+        words.append(f"{what} {ratio:.3f} (bar {bar:.2f})")
     print(f"constrained / erm, {problem.name}: {'; '.join(words)}")
     print(
         f"  floor of the ratio of time, matrix products alone: {floor:.3f},"
         f" {problem.flops[1] / 1e9:.2f} GFLOP more"
     )
-    if floor > TIME_BARS[name]:
-        print(
-            "  no program that reads every position at every layer can meet the bar:"
-            " the floor is above it"
-        )
-
-
-def _verdict(what: str, ratio: float, bar: float) -> str:
-    return f"{what} {ratio:.3f} (bar {bar:.2f}, {'met' if ratio <= bar else 'not met'})"
 
 
 def _peers(step: CompiledStep) -> dict[str, Callable[[], object]]:
@@ -197,34 +156,9 @@ def _peers(step: CompiledStep) -> dict[str, Callable[[], object]]:
         return {}
     print(f"\n{SAME_ALLOCATOR}")
     torch.set_num_threads(len(os.sched_getaffinity(0)))
-    params, batch = jax.device_get(step.state.params), step.batch
+    model = jax.device_get(step.state.params), step.batch
     return {
-        "torch erm, compiled": plain_loop(params, batch, compile_model=True),
-        "torch Cooper, eager": constrained_loop(params, batch, compile_model=False)[0],
-        "torch Cooper, compiled": constrained_loop(params, batch, compile_model=True)[
-            0
-        ],
+        "torch erm, compiled": plain_loop(*model, compile_model=True),
+        "torch Cooper, eager": constrained_loop(*model, compile_model=False)[0],
+        "torch Cooper, compiled": constrained_loop(*model, compile_model=True)[0],
     }
-
-
-def _against_cooper(record: Record, name: str, ours: str) -> None:
-    """Adds and prints our constrained step's time over Cooper's, where that was run."""
-    start, end = f"{name}_torch Cooper, ", "_seconds"
-    for timed in [
-        figure
-        for figure in record.figures
-        if figure.startswith(start) and figure.endswith(end)
-    ]:
-        label = timed.removeprefix(f"{name}_").removesuffix(end)
-        ratio = record.ratio(
-            f"{name}_over {label}", f"{_key(name, ours)}_seconds", timed
-        )
-        print(
-            f"constrained, ours / {label}: {ratio:.3f}"
-            f" ({'faster' if ratio < 1.0 else 'not faster'})"
-        )
-    if (plain := f"{name}_torch erm, compiled_seconds") in record.figures:
-        within = record.ratio(
-            f"{name}_torch_time_ratio", f"{start}compiled{end}", plain
-        )
-        print(f"torch's own constrained / erm, compiled: {within:.3f}")

@@ -107,7 +107,7 @@ def main(
             whole.notes.append(f"{name} failed: {' '.join(str(error).split())}")
             print(whole.notes[-1])
             continue
-        rows = [[figure, f"{value:.4g}"] for figure, value in record.figures.items()]
+        rows = list(map(list, record.figures.items()))
         print(table(["", ""], rows), *record.notes, sep="\n")
         print(f"{time.perf_counter() - began:.0f} s", flush=True)
         _add(whole, name, record)

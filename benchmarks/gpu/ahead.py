@@ -2,17 +2,18 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from unittest import mock
 
 import jax
 
+from benchmarks.programs import product_flops
 from benchmarks.record import Record
 from benchmarks.timing import temporary_mebibytes
 from unroll_jax.energies.attention import kernel_choice
 
-__all__ = ["Program", "ahead_of_time", "for_an_h100", "product_flops"]
+__all__ = ["Program", "ahead_of_time", "for_an_h100"]
 
 TRITON = "__gpu$xla.gpu.triton"  # a call that `jax.export` does not promise to keep
 # Checks of the machine by attention with cuDNN. An H100 with cuDNN 9.10 passes them.
@@ -83,37 +84,3 @@ def for_an_h100(program: Program) -> tuple[str, float]:
                 jitted, platforms=["cuda"], disabled_checks=checks
             )
             return export(*program.arguments).mlir_module(), flops
-
-
-def product_flops(jaxpr: Any) -> float:
-    """Operations of the products and convolutions of a jaxpr.
-
-    The body of a `while` counts once.
-    """
-    total = 0.0
-    for equation in jaxpr.eqns:
-        params = equation.params
-        name = equation.primitive.name
-        if name == "dot_general":
-            contracted, _ = params["dimension_numbers"]
-            shape = equation.invars[0].aval.shape
-            inner = math.prod(shape[axis] for axis in contracted[0])
-            total += 2.0 * equation.outvars[0].aval.size * inner
-        elif name == "conv_general_dilated":
-            kernel = equation.invars[1].aval
-            inner = kernel.size / kernel.shape[params["dimension_numbers"].rhs_spec[0]]
-            total += 2.0 * equation.outvars[0].aval.size * inner
-        times = params.get("length", 1)
-        if name == "pallas_call":
-            times = math.prod(params["grid_mapping"].grid)
-        total += times * sum(map(product_flops, _inner(params)))
-    return total
-
-
-def _inner(params: Mapping[str, Any]) -> Iterator[Any]:
-    """The jaxprs of an equation that run once each, and the first of branches."""
-    for name, value in params.items():
-        value = value[0] if name == "branches" else value
-        value = getattr(value, "jaxpr", value)
-        if hasattr(value, "eqns"):
-            yield value

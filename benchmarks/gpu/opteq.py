@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from benchmarks.gpu.ahead import Program, product_flops
+from benchmarks.gpu.ahead import Program
+from benchmarks.programs import product_flops
 from benchmarks.record import Record
 from benchmarks.timing import interleaved, matmul_rate
 from unroll_jax.train.registry import EXPERIMENTS

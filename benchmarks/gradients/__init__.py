@@ -5,6 +5,7 @@ The libraries are timed at their best.
 
 import os
 from importlib import metadata
+from typing import Any
 
 import jax
 import numpy as np
@@ -22,7 +23,8 @@ __all__ = ["main"]
 
 DIMS = (64, 256, 1024)
 SQUARES = (0.9, 0.99, 0.999)  # |W|^2
-BARS = {"dense, median": 0.8, "general, worst": 1.3}  # of the best peer's time
+BARS = "dense, median 0.80; general, worst 1.30"  # of the best peer's time
+FIELDS = ("seconds", "mebibytes", "residual", "error", "compile_seconds")
 
 
 def main(*, quick: bool = False, peers: bool = True) -> Record:
@@ -43,16 +45,20 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
     rows = []
     results = {}
     for cell in _cells(quick=quick):
-        raced = race(cell, repeats=_repeats(cell, quick=quick), peers=peers)
+        many = 7 if cell.start[0].size >= 1024 else 15
+        raced = race(cell, repeats=5 if quick else many, peers=peers)
         floor = _step_seconds(cell)
         results[cell.name] = raced
         rows.append(_row(cell, raced, floor))
-        _add(record, cell, raced, floor)
-        ways = [
-            f"{library} ({way.name}) {1e3 * way.seconds:.2f}"
-            for library, way in raced.items()
-        ]
-        print(f"  {cell.name}, ms: {'; '.join(ways)}", flush=True)
+        words = []
+        for library, result in raced.items():
+            name = f"{cell.name}, {library}"
+            for field in FIELDS:
+                record.figures[f"{name} {field}"] = getattr(result, field)
+            record.spreads[f"{name} seconds"] = result.spread
+            record.floors[f"{name} seconds"] = {"seconds": floor}
+            words.append(f"{library} ({result.name}) {1e3 * result.seconds:.2f}")
+        print(f"  {cell.name}, ms: {'; '.join(words)}", flush=True)
     header = ["problem", "floor", "ours", *LIBRARIES, "of best", "MiB", "best's"]
     header += ["error", "best's", "compile", "least"]
     print(f"\n{table(header, rows)}\n")
@@ -66,7 +72,6 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
     record.figures |= _judge(results)
     if not quick:
         record.figures |= time_calls(peers=peers) | sweeps()
-    record.draw = record.draw_times
     return record
 
 
@@ -75,12 +80,6 @@ def _version(library: str) -> str:
         return f"{library} {metadata.version(library)}"
     except metadata.PackageNotFoundError:
         return f"{library} is not installed"
-
-
-def _repeats(cell: Cell, *, quick: bool) -> int:
-    if quick:
-        return 5
-    return 7 if cell.start[0].size >= 1024 else 15
 
 
 def _step_seconds(cell: Cell) -> float:
@@ -114,66 +113,44 @@ def _cells(*, quick: bool) -> list[Cell]:
     ]
 
 
-def _add(record: Record, cell: Cell, results: dict[str, Result], floor: float) -> None:
-    for library, result in results.items():
-        name = f"{cell.name}, {library}"
-        for field in ("seconds", "mebibytes", "residual", "error", "compile_seconds"):
-            record.figures[f"{name} {field}"] = getattr(result, field)
-        record.spreads[f"{name} seconds"] = result.spread
-        record.floors[f"{name} seconds"] = {"seconds": floor}
-
-
-def _row(cell: Cell, results: dict[str, Result], floor: float) -> list[str]:
-    ours = results["unroll_jax"]
+def _row(cell: Cell, results: dict[str, Result], floor: float) -> list[Any]:
+    ours, *peers = results.values()
     best = _best(results)
-    times = [
-        f"{1e3 * results[peer].seconds:.2f}" if peer in results else "-"
-        for peer in LIBRARIES
-    ]
-    ratio = memory = error = "-"
-    compiled = "nan"
-    if best is not None:
-        ratio = f"{ours.seconds / best.seconds:.2f}"
-        memory = f"{best.mebibytes:.2f}"
-        error = f"{best.error:.0e}"
-        peers = [way for library, way in results.items() if library != "unroll_jax"]
-        compiled = f"{np.nanmin([way.compile_seconds for way in peers]):.2f}"
     return [
         cell.name,
-        f"{1e3 * floor:.2f}",
-        f"{1e3 * ours.seconds:.2f}",
-        *times,
-        ratio,
-        f"{ours.mebibytes:.2f}",
-        memory,
-        f"{ours.error:.0e}",
-        error,
-        f"{ours.compile_seconds:.2f}",
-        compiled,
+        1e3 * floor,
+        1e3 * ours.seconds,
+        *(
+            1e3 * results[peer].seconds if peer in results else None
+            for peer in LIBRARIES
+        ),
+        ours.seconds / best.seconds,
+        *(result.mebibytes for result in (ours, best)),
+        *(result.error for result in (ours, best)),
+        ours.compile_seconds,
+        min((peer.compile_seconds for peer in peers), default=None),
     ]
 
 
-def _best(results: dict[str, Result]) -> Result | None:
-    peers = [result for library, result in results.items() if library != "unroll_jax"]
-    return min(peers, key=lambda result: result.seconds, default=None)
+def _best(results: dict[str, Result]) -> Result:
+    """The quickest peer. Its figures are NaN where there is none."""
+    _, *peers = results.values()
+    none = Result("none", *[np.nan] * 4)
+    return min(peers, key=lambda result: result.seconds, default=none)
 
 
 def _judge(results: dict[str, dict[str, Result]]) -> dict[str, float]:
     """Prints our time over the best peer's against the bars, and returns it."""
     ratios: dict[str, list[float]] = {"dense": [], "general": []}
-    more_memory = []
-    larger_error = []
+    worse: dict[str, list[str]] = {"mebibytes": [], "error": []}
     for name, raced in results.items():
-        ours = raced["unroll_jax"]
-        best = _best(raced)
-        if best is None:
-            continue
+        ours, best = raced["unroll_jax"], _best(raced)
         kind = "dense" if name.startswith("dense") else "general"
-        ratios[kind].append(ours.seconds / best.seconds)
-        if ours.mebibytes > best.mebibytes:
-            more_memory.append(name)
-        if ours.error > best.error:
-            larger_error.append(name)
+        if len(raced) > 1:
+            ratios[kind].append(ours.seconds / best.seconds)
+        for what, names in worse.items():
+            if getattr(ours, what) > getattr(best, what):
+                names.append(name)
 
     summary = {}
     for kind, values in ratios.items():
@@ -182,10 +159,10 @@ def _judge(results: dict[str, dict[str, Result]]) -> dict[str, float]:
             continue
         for name, value in (("median", np.median(values)), ("worst", max(values))):
             summary[f"{kind}, {name}, over the best peer"] = float(value)
-            bar = BARS.get(f"{kind}, {name}")
-            limit = f" (bar {bar:.2f})" if bar else ""
-            print(f"{kind}, {name} time over the best peer's: {value:.2f}{limit}")
-    peer = "than the quickest peer"
-    print(f"more temporary memory {peer}: {', '.join(more_memory) or 'nowhere'}")
-    print(f"a larger gradient error {peer}: {', '.join(larger_error) or 'nowhere'}")
+            print(f"{kind}, {name} time over the best peer's: {value:.2f}")
+    print(f"bars: {BARS}")
+    for what, names in worse.items():
+        print(
+            f"a larger {what} than the quickest peer: {', '.join(names) or 'nowhere'}"
+        )
     return summary

@@ -1,5 +1,6 @@
 """Implicit gradients against unrolled ones: time, memory and error in sweeps."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -19,37 +20,31 @@ ITERATIONS = (10, 30, 100, 300, 1000)
 class _Case(NamedTuple):
     """A row of the table, without its name, and its figures."""
 
-    row: list[str]
+    row: list[Any]
     figures: dict[str, float]
 
 
-def sweeps(*, quick: bool = False) -> dict[str, float]:
+def sweeps() -> dict[str, float]:
     """Prints both over iterations, depth, width, tolerance and contraction."""
-    few = slice(1) if quick else slice(None)
     figures = _print_sweep(
         "The same number of plain steps forward, and at most as many of conjugate"
         " gradients back (|W|^2 = 0.999)",
         {
-            f"{count} iterations": lambda count=count: _same_iterations(count)
-            for count in ITERATIONS[: 2 if quick else None]
+            f"{count} iterations": functools.partial(_same_iterations, count)
+            for count in ITERATIONS
         },
     )
-    # (name, cell, tolerance)
-    cells: list[tuple[str, Cell, float]] = []
-    for depth in (1, 3, 5)[: 2 if quick else 3]:
-        cells.append((f"{depth} layers", deep_cell(depth), TOL))
-    for dim in (64, 256, 1024)[few]:
-        cells.append((f"width {dim}, random", dense_cell(dim, 0.99, "random"), TOL))
-    for tol in (1e-2, 1e-3, 1e-4, 1e-5)[few]:
-        cells.append((f"tolerance {tol:.0e}", dense_cell(256, 0.99, "spread"), tol))
-    for square in (0.9, 0.99, 0.999)[few]:
-        cells.append((f"|W|^2 = {square}", dense_cell(256, square, "spread"), TOL))
+    # (cell, tolerance) by name
+    cells = {f"{depth} layers": (deep_cell(depth), TOL) for depth in (1, 3, 5)}
+    for dim in (64, 256, 1024):
+        cells[f"width {dim}, random"] = dense_cell(dim, 0.99, "random"), TOL
+    for tol in (1e-2, 1e-3, 1e-4, 1e-5):
+        cells[f"tolerance {tol:.0e}"] = dense_cell(256, 0.99, "spread"), tol
+    for square in (0.9, 0.99, 0.999):
+        cells[f"|W|^2 = {square}"] = dense_cell(256, square, "spread"), TOL
     return figures | _print_sweep(
         "Plain steps to the tolerance, unrolled; the defaults, implicit",
-        {
-            name: lambda cell=cell, tol=tol: _to_tolerance(cell, tol)
-            for name, cell, tol in cells
-        },
+        {name: functools.partial(_to_tolerance, *each) for name, each in cells.items()},
     )
 
 
@@ -98,17 +93,10 @@ def _compare(cell: Cell, count: int, implicit: dict[str, Any]) -> _Case:
     seconds = interleaved(runs, repeats=5, warmup=1)
     time = [float(np.median(values)) for values in seconds.values()]
     ratio = time[1] / time[0]
-    return _Case(
-        [
-            str(count),
-            *(f"{1e3 * value:.2f}" for value in time),
-            f"{ratio:.2f}",
-            *(f"{value:.2f}" for value in memory),
-            *(f"{value:.0e}" for value in errors),
-        ],
-        {
-            "time_ratio": ratio,
-            "unrolled_mebibytes": memory[0],
-            "implicit_mebibytes": memory[1],
-        },
-    )
+    figures = {
+        "time_ratio": ratio,
+        "unrolled_mebibytes": memory[0],
+        "implicit_mebibytes": memory[1],
+    }
+    milliseconds = [1e3 * value for value in time]
+    return _Case([count, *milliseconds, ratio, *memory, *errors], figures)

@@ -34,7 +34,6 @@ WAYS = (
     "banax, Picard",
     "banax, Anderson",
 )
-FIGURES = ("first", "value", "both")
 EAGER = 8  # calls; the third and later ones count
 
 
@@ -49,9 +48,7 @@ def time_calls(*, peers: bool = True) -> dict[str, float]:
             if done.returncode:  # not installed, or no way of this cell
                 continue
             seconds = json.loads(done.stdout.splitlines()[-1])
-            printed = [f"{value:.4f}" for value in seconds.values()]
-            missing = ["-"] * (len(FIGURES) - len(seconds))
-            rows.append([cell, way, *printed, *missing])
+            rows.append([cell, way, *seconds.values()])
             for name, value in seconds.items():
                 figures[f"{cell}, {way}, {name}"] = value
     print(

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from unroll_jax import Descent
+from unroll_jax.certificates import spectral_norm
 from unroll_jax.energies import OptEqParams, deep_opteq, opteq, opteq_conv
 
 __all__ = [
@@ -208,7 +209,7 @@ def conv_cell(
 ) -> Cell:
     """A convolutional layer with Gaussian 3 x 3 kernels and |W|^2 = square.
 
-    W is scaled by power iteration on its image.
+    W is scaled by power iteration on an image.
     """
     draw = np.random.default_rng(2)
     W, U = (
@@ -220,11 +221,12 @@ def conv_cell(
 
     linear = opteq_conv(channels, channels, activation="identity")
     without_input = params._replace(U=None, b=0.0 * params.b)
-    power = jax.jit(lambda z: linear.step(without_input, z, None))
-    z = jnp.asarray(draw.normal(size=(1, side, side, channels)), jnp.float32)
-    for _ in range(100):
-        z = power(z / jnp.linalg.norm(z))
-    params = params._replace(W=params.W * np.sqrt(square / float(jnp.linalg.norm(z))))
+    # of W^T W
+    square_norm = spectral_norm(
+        lambda z: linear.step(without_input, z, None),
+        jax.ShapeDtypeStruct((side, side, channels), jnp.float32),
+    )
+    params = params._replace(W=params.W * jnp.sqrt(square / square_norm))
     name = f"conv {side}x{side}x{channels} {square}"
     return _cell(name, opteq_conv(channels, channels, 3), params, x, channels)
 

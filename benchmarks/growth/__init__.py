@@ -3,7 +3,7 @@
 One size varies at a time: layers, tokens or batch.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -86,8 +86,14 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
     print(f"value and gradient, float32, {jax.default_backend()}; one size varies")
     for sweep in setting.sweeps:
         _measure(record, sweep, rate, setting.seconds)
-    _judge(record)
-    print(floor_note(rate, *product))
+    figures = record.figures
+    worst = max(figures[name] for name in figures if name.endswith("_over_dense"))
+    figures["attention_energy_worst_over_dense"] = worst
+    print(
+        f"\nattention energy over the dense expression at most {worst:.2f}"
+        f" (bar {BAR:.2f}); bar of its temporary memory: {BAR_MEBIBYTES:.0f} MiB\n"
+        f"{floor_note(rate, *product)}"
+    )
     record.draw = lambda figure: _draw(figure, record, setting.sweeps)
     return record
 
@@ -102,19 +108,27 @@ def _measure(record: Record, sweep: Sweep, rate: float, seconds: float) -> None:
             if value <= sweep.dense_up_to:
                 cases["dense_energy"] = MODELS["dense_energy"](sizes)
             programs += len(cases)
+            row: list[Any] = [value]
             for model, runs in _timed(cases, seconds).items():
                 name = f"{model}_{sweep.axis}_{value}"
                 case = cases[model]
-                record.time(f"{name}_seconds", runs, flops=case.flops, rate=rate)
+                time = record.time(f"{name}_seconds", runs, flops=case.flops, rate=rate)
                 # the one that ran, not compiled again
                 program = case.function.lower(*case.arguments).compile()
-                record.figures[f"{name}_mebibytes"] = temporary_mebibytes(program)
-            rows.append(_row(record, sweep, value))
+                memory = temporary_mebibytes(program)
+                record.figures[f"{name}_mebibytes"] = memory
+                row += [1e3 * time, 1e3 * case.flops / rate, memory]
+            if len(cases) > 1:
+                first = f"{sweep.model}_{sweep.axis}_{value}"
+                names = f"{first}_seconds", f"{name}_seconds"
+                record.ratio(f"{first}_over_dense", *names)
+            rows.append(row)
     again = len(compiled) - programs
-    print(f"\n{sweep.model}, by {sweep.axis}; {_words(sweep)}")
-    header = [sweep.axis, "ms", "floor ms", "temp MiB", "dense ms", "dense MiB"]
-    print(table(header, rows))
     record.figures[f"{sweep.model}_{sweep.axis}_compiled_again"] = again
+    print(f"\n{sweep.model}, by {sweep.axis}; {_words(sweep)}")
+    columns = ["ms", "floor ms", "temp MiB"]
+    header = [sweep.axis, *columns, *(f"dense {column}" for column in columns)]
+    print(table(header, rows))
     print(f"{programs} programs, {again} compiled a second time; {_fit(record, sweep)}")
 
 
@@ -132,23 +146,6 @@ def _timed(cases: dict[str, Case], seconds: float) -> dict[str, np.ndarray]:
     return {model: np.concatenate([first[model], rest[model]]) for model in calls}
 
 
-def _row(record: Record, sweep: Sweep, value: int) -> list[str]:
-    row = [str(value)]
-    for model in (sweep.model, "dense_energy"):
-        name = f"{model}_{sweep.axis}_{value}"
-        if f"{name}_seconds" not in record.figures:
-            row += ["-", "-"]
-            continue
-        row.append(f"{1e3 * record.figures[f'{name}_seconds']:.2f}")
-        if model == sweep.model:
-            row.append(f"{1e3 * record.floors[f'{name}_seconds']['seconds']:.3f}")
-        else:
-            prefix = f"{sweep.model}_{sweep.axis}_{value}"
-            record.ratio(f"{prefix}_over_dense", f"{prefix}_seconds", f"{name}_seconds")
-        row.append(f"{record.figures[f'{name}_mebibytes']:.1f}")
-    return row
-
-
 def _words(sweep: Sweep) -> str:
     others = sweep.base._asdict()
     del others[sweep.axis]
@@ -156,40 +153,21 @@ def _words(sweep: Sweep) -> str:
     return ", ".join([*(f"{n} {axis}" for axis, n in others.items()), f"d = {width}"])
 
 
-def _series(record: Record, model: str, axis: str, unit: str) -> dict[int, float]:
+def _series(record: Record, sweep: Sweep, unit: str) -> dict[int, float]:
     """A figure by the size that varies."""
-    series = {}
-    for name, value in record.figures.items():
-        size = name.removeprefix(f"{model}_{axis}_").removesuffix(f"_{unit}")
-        if size.isdecimal():
-            series[int(size)] = value
-    return series
+    name = f"{sweep.model}_{sweep.axis}"
+    return {n: record.figures[f"{name}_{n}_{unit}"] for n in sweep.values}
 
 
 def _fit(record: Record, sweep: Sweep) -> str:
     """The powers of time and memory, added to the record, in words."""
     words = []
     for unit, what in (("seconds", "time"), ("mebibytes", "temporary memory")):
-        series = _series(record, sweep.model, sweep.axis, unit)
+        series = _series(record, sweep, unit)
         power = power_of(series, sweep.fitted_from)
         record.figures[f"{sweep.model}_{sweep.axis}_{unit}_power"] = power
         words.append(f"{what} as {sweep.axis}^{power:.2f}")
     return f"from {sweep.fitted_from} on {', '.join(words)}"
-
-
-def _judge(record: Record) -> None:
-    """Prints the cost of the attention energy next to its bars."""
-    figures = record.figures
-    worst = max(figures[name] for name in figures if name.endswith("_over_dense"))
-    figures["attention_energy_worst_over_dense"] = worst
-    memory = _series(record, "attention_energy", "tokens", "mebibytes")
-    most = max(memory)
-    print(
-        f"\nattention energy over the dense expression at most {worst:.2f}"
-        f" (bar {BAR:.2f})\n"
-        f"its temporary memory at {most} tokens: {memory[most]:.0f} MiB"
-        f" (bar {BAR_MEBIBYTES:.0f})"
-    )
 
 
 def _draw(figure: Figure, record: Record, sweeps: tuple[Sweep, ...]) -> None:
@@ -199,7 +177,7 @@ def _draw(figure: Figure, record: Record, sweeps: tuple[Sweep, ...]) -> None:
     for sweep in sweeps:
         panel = panels[sweep.axis]
         name = f"{sweep.model}_{sweep.axis}"
-        values = _series(record, sweep.model, sweep.axis, "seconds")
+        values = _series(record, sweep, "seconds")
         floors = [record.floors[f"{name}_{n}_seconds"]["seconds"] for n in values]
         times = 1e3 * np.array([list(values.values()), floors])
         power = record.figures[f"{name}_seconds_power"]

@@ -11,7 +11,7 @@ import pytest
 import unroll_jax as uj
 from benchmarks import encoder_throughput, fast_weights, torch_peer, transformer_forward
 from benchmarks.constrained_step.problems import UnrolledSizes
-from benchmarks.gpu.ahead import product_flops
+from benchmarks.programs import product_flops
 from benchmarks.video_step import Sparse, dust, torch_dust_loss
 from unroll_jax.models import Classifier, Encoder, EncoderConfig
 

@@ -9,15 +9,18 @@ import optax
 from unroll_jax import constrained as c
 
 NAN = float("nan")
-ONES, SGD = np.ones(3, np.float32), optax.sgd(0.1)
+ONES = np.ones(3, np.float32)
+SGD = optax.sgd(0.1)
 LOSSES = np.array([4.0, 2.0, 1.0], np.float32)
-STEPWISE, RATIO = c.descent_constraints(0.2), c.descent_constraints(0.2, form="ratio")
+STEPWISE = c.descent_constraints(0.2)
+RATIO = c.descent_constraints(0.2, form="ratio")
 
 
 def violation(constraint, outputs, batch=None, *, strict=True, parts=()):
     """Of the whole batch, or of sums over its parts, which begin at the rows of
     ``parts``."""
-    constraints, sums = {"one": constraint}, []
+    constraints = {"one": constraint}
+    sums = []
     for start, end in zip((0, *parts), (*parts, None), strict=True):
         piece = (
             jax.tree.map(lambda x, cut=slice(start, end): x[cut], (outputs, batch))
@@ -77,10 +80,14 @@ def solve(
 
         def value(x):
             objective, violations = problem(x)
-            options = {"penalty": state.dual.penalty, "kinds": kinds}
             prices = state.dual.multipliers
             loss = c.lagrangian(
-                objective, violations, prices, normalise=normalise, **options
+                objective,
+                violations,
+                prices,
+                normalise=normalise,
+                penalty=state.dual.penalty,
+                kinds=kinds,
             )
             return loss, violations
 

@@ -6,18 +6,19 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from numpy.testing import assert_allclose
 
 import unroll_jax as uj
+from tests.marks import in_float64
+from tests.reference import gaussian
 from unroll_jax.constrained import growing_penalty, nu_pi, proportional_integral
 
-VIOLATIONS = np.random.default_rng(3).normal(size=(24, 3))
+VIOLATIONS = gaussian(24, 3, seed=3)
 
 
 def runs(cases, violations=VIOLATIONS, start=0.0, **options):
-    duals, rows = (
-        [uj.dual_ascent(optimizer, **options) for optimizer in cases],
-        jnp.asarray(violations),
-    )
+    duals = [uj.dual_ascent(optimizer, **options) for optimizer in cases]
+    rows = jnp.asarray(violations)
 
     def step(states, row):
         states = [
@@ -33,7 +34,8 @@ def runs(cases, violations=VIOLATIONS, start=0.0, **options):
 
 
 def by_hand(rule, start=0.0):
-    multipliers, after_calls = np.full(3, start), []
+    multipliers = np.full(3, start)
+    after_calls = []
     for call, violation in enumerate(VIOLATIONS):
         multipliers = rule(call, violation, multipliers)
         after_calls.append(multipliers)
@@ -48,17 +50,15 @@ def in_calls(optimizer, count=2):
     ).gradient_transformation()
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 def test_the_multiplier_is_integral_plus_proportional_part():
     """I <- [I + k_i c]_+, lambda = [I + k_p c]_+."""
-    gains, integral = (
-        (0.0, 0.7),
-        by_hand(lambda call, c, m: np.maximum(m + 0.1 * c, 0.0)),
-    )
+    gains = (0.0, 0.7)
+    integral = by_hand(lambda call, c, m: np.maximum(m + 0.1 * c, 0.0))
     for gain, actual in zip(
         gains, runs([proportional_integral(0.1, gain) for gain in gains]), strict=True
     ):
-        np.testing.assert_allclose(
+        assert_allclose(
             actual,
             np.maximum(integral + gain * VIOLATIONS, 0.0),
             rtol=1e-12,
@@ -75,7 +75,7 @@ STARTS = [
 ]
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 def test_nu_pi_equals_its_definition():
     """xi = nu xi + (1 - nu) c, lambda = [lambda + k_i c + k_p (change of xi)]_+;
     from "sgd" xi changes from c_1 on."""
@@ -99,33 +99,8 @@ def test_nu_pi_equals_its_definition():
             0.3,
         )
         assert 0.0 in expected
-        np.testing.assert_allclose(
+        assert_allclose(
             actual, expected, rtol=1e-12, atol=1e-13, err_msg=f"{nu} {start}"
-        )
-
-
-BETA = 0.8
-RELATIVES = {
-    "sgd": (nu_pi(0.1, 0.0, nu=0.5), optax.sgd(0.1)),
-    "momentum": (
-        nu_pi(0.1 / (1 - BETA), -0.1 * BETA / (1 - BETA) ** 2, nu=BETA),
-        optax.sgd(0.1, momentum=BETA),
-    ),
-    "proportional_integral": (nu_pi(0.1, 0.7), proportional_integral(0.1, 0.7)),
-    "optimistic": (nu_pi(0.1, 0.1), optax.optimistic_gradient_descent(0.1)),
-}
-
-
-@pytest.mark.usefixtures("x64")
-def test_nu_pi_holds_the_methods_that_the_paper_names():
-    """On multipliers far from 0, where nothing is projected. optax takes its first
-    optimistic step as plain one."""
-    results = runs([one for pair in RELATIVES.values() for one in pair], start=100.0)
-    for name, ours, theirs in zip(RELATIVES, results[::2], results[1::2], strict=True):
-        assert np.ptp(theirs) > 0.1
-        first = 100.0 + 0.1 * VIOLATIONS[0] if name == "optimistic" else ours[0]
-        np.testing.assert_allclose(
-            theirs, ours - ours[0] + first, rtol=1e-12, err_msg=name
         )
 
 
@@ -167,16 +142,17 @@ def test_a_multiplier_stops_at_its_cap_without_windup():
         assert multipliers[-1] < 0.9 if name == "adam" else multipliers[-1] == 0.0, name
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 def test_all_options_together_equal_a_loop():
     """Warm-up, then means of two, less lambda / beta, their moving average,
     projected to [0, cap]; one stays."""
-    start, rates, one_still = (
-        np.array([0.2, 0.25, 0.0]),
-        5 * [0.25] + 5 * [0.125],
-        np.array([1.0, 0.0, 1.0]),
-    )
-    multipliers, expected, pair, seen = start.copy(), [], [], []
+    start = np.array([0.2, 0.25, 0.0])
+    rates = 5 * [0.25] + 5 * [0.125]
+    one_still = np.array([1.0, 0.0, 1.0])
+    multipliers = start.copy()
+    expected = []
+    pair = []
+    seen = []
     for call, violation in enumerate(VIOLATIONS):
         if call >= 3:
             pair.append(violation)
@@ -195,7 +171,7 @@ def test_all_options_together_equal_a_loop():
     optimizer = in_calls(optax.chain(optax.ema(0.8), falling, moving))
     waiting = optax.conditionally_mask(optimizer, lambda step, **_: step >= 3)
     (actual,) = runs([waiting], start=start, resilience=3.0, cap=0.3)
-    np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-14)
+    assert_allclose(actual, expected, rtol=1e-12, atol=1e-14)
     assert np.max(actual) == 0.3  # the cap was met
     assert len(np.unique(actual[:, 0])) > 5  # and something moved
 
@@ -220,7 +196,7 @@ def test_each_group_has_its_optimiser_or_none():
         lambda violations: update(init(violations, start=start), violations).multipliers
     )(violations)
     assert multipliers["gap"].tolist() == [1.0, 0.0]
-    np.testing.assert_allclose(multipliers["deep"]["0"], 0.5, rtol=1e-4)
+    assert_allclose(multipliers["deep"]["0"], 0.5, rtol=1e-4)
     assert float(multipliers["fixed"]) == 3.0
 
 
@@ -281,8 +257,6 @@ def test_a_restart_forgets_the_optimiser_of_a_met_constraint(name):
 
     first, state, again = run()
     assert state.multipliers["a"][0] == 0.0 < state.multipliers["a"][1]
-    np.testing.assert_allclose(
-        again.multipliers["a"][0], first.multipliers["a"][0], rtol=1e-6
-    )
+    assert_allclose(again.multipliers["a"][0], first.multipliers["a"][0], rtol=1e-6)
     assert again.multipliers["a"][1] > 1.5 * first.multipliers["a"][1]
     assert again.multipliers["b"] > 1.5 * first.multipliers["b"]

@@ -6,16 +6,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from scipy.special import log_softmax
 
-from benchmarks.layer_losses import whole_cross_entropy
-from tests.models.drawing import drawn as random_params
+from tests.marks import in_float64
+from tests.reference import gaussian
 from unroll_jax.constrained import chunked_cross_entropy
-from unroll_jax.models import Decoder, DecoderConfig, decoder_readout, rms_norm
 
 
 def drawn(*shape, seed=0, scale=1.0):
-    return jnp.asarray(scale * np.random.default_rng(seed).normal(size=shape))
+    return jnp.asarray(scale * gaussian(*shape, seed=seed))
 
 
 LABELS = jnp.asarray(np.array([0, 21, 22, 5, 7, 19, 20], np.int32))
@@ -35,13 +35,11 @@ def in_numpy(hidden, head, slope, weights=1.0):
     )
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 def test_values_and_gradients_are_those_of_all_logits_at_once():
     cases = [((), 10), ((2, 3), 1), ((2, 3), 23), ((2,), 4096)]
-    head, hidden = (
-        drawn(23, 5, seed=1),
-        [drawn(*layers, 7, 5, scale=40.0) for layers, _ in cases],
-    )
+    head = drawn(23, 5, seed=1)
+    hidden = [drawn(*layers, 7, 5, scale=40.0) for layers, _ in cases]
     slopes = [drawn(*layers, 7, seed=2) for layers, _ in cases]
 
     def pulled(hidden, slope, chunk):
@@ -53,60 +51,22 @@ def test_values_and_gradients_are_those_of_all_logits_at_once():
         losses, pull = jax.vjp(loss, hidden, head)
         return losses, pull(slope)
 
-    run = jax.jit(
-        lambda *each: [
+    @jax.jit
+    def run(*each):
+        return [
             pulled(*one, chunk) for *one, (_, chunk) in zip(*each, cases, strict=True)
         ]
-    )
+
     for actual, states, slope in zip(run(hidden, slopes), hidden, slopes, strict=True):
         chex.assert_trees_all_close(
             actual, in_numpy(states, head, slope, WEIGHTS), rtol=1e-9, atol=1e-9
         )
 
 
-@pytest.mark.nightly
-@pytest.mark.usefixtures("x64")
-def test_losses_within_the_scan_are_the_same():
-    config = DecoderConfig(23, 8, 2, 2, 1, 12, tied=True)
-    model, tokens = Decoder(config, param_dtype=jnp.float64, remat=True), LABELS[None]
-
-    def read(params, y):
-        positions = np.flatnonzero(WEIGHTS > 0)
-        scale, head = decoder_readout(params)
-        states = rms_norm(y.reshape(-1, 8)[positions], scale, config.norm_epsilon)
-        return chunked_cross_entropy(
-            states, head, tokens.reshape(-1)[positions], chunk=10
-        )
-
-    def inside(params):
-        losses = model.apply(
-            {"params": params}, tokens, record=lambda y: jnp.sum(read(params, y))
-        )
-        return jnp.dot(losses, jnp.array([0.3, -0.1, 1.0])), losses
-
-    def outside(params):
-        scale, head = decoder_readout(params)
-        states = rms_norm(
-            model.apply({"params": params}, tokens), scale, config.norm_epsilon
-        )[:, 0]
-        losses = jnp.sum(
-            (WEIGHTS > 0) * whole_cross_entropy(states, head, tokens[0]), axis=-1
-        )
-        return jnp.dot(losses, jnp.array([0.3, -0.1, 1.0])), losses
-
-    params = random_params(model, tokens, scale=0.3)["params"]
-    actual, expected = jax.jit(
-        lambda p: [jax.value_and_grad(f, has_aux=True)(p) for f in (inside, outside)]
-    )(params)
-    chex.assert_trees_all_close(actual, expected, rtol=1e-8, atol=1e-10)
-
-
 def test_bfloat16_factors_keep_float32_sums():
-    hidden, head = (
-        jnp.asarray(drawn(2, 7, 64), jnp.float32),
-        jnp.asarray(drawn(300, 64, seed=1), jnp.bfloat16),
-    )
-    slope = np.random.default_rng(2).normal(size=(2, 7)).astype(np.float32)
+    hidden = jnp.asarray(drawn(2, 7, 64), jnp.float32)
+    head = jnp.asarray(drawn(300, 64, seed=1), jnp.bfloat16)
+    slope = gaussian(2, 7, seed=2).astype(np.float32)
 
     @jax.jit
     def run(*given):
@@ -125,7 +85,7 @@ def test_bfloat16_factors_keep_float32_sums():
         jnp.float32,
         jnp.bfloat16,
     ]
-    np.testing.assert_allclose(losses, expected, rtol=0.02, atol=0.05)
+    assert_allclose(losses, expected, rtol=0.02, atol=0.05)
     for ours, theirs in zip(gradients, expected_gradients, strict=True):
         assert np.linalg.norm(np.asarray(ours, float) - theirs) < 0.02 * np.linalg.norm(
             theirs
@@ -134,18 +94,15 @@ def test_bfloat16_factors_keep_float32_sums():
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "uint16", "uint32"])
 def test_labels_may_be_of_any_integer_dtype(dtype):
-    """Of 300 words, a number that 8 bits do not hold."""
-    hidden, head = drawn(7, 5), drawn(300, 5, seed=1)
-    labels = jnp.asarray([0, 43, 44, 45, 99, 126, 127], dtype)
-    wide = np.asarray(labels, int)
+    """Of 300 words, a number that 8 bits do not hold; known and traced."""
+    states = drawn(7, 5), drawn(300, 5, seed=1)
+    known = jnp.asarray([0, 43, 44, 45, 99, 126, 127], dtype)
+
+    @jax.jit
+    def run(traced):
+        return [chunked_cross_entropy(*states, y, chunk=128) for y in (known, traced)]
+
+    hidden, head = map(np.asarray, states)
     logs = log_softmax(hidden @ head.T, axis=-1)
-    known = chunked_cross_entropy(hidden, head, labels, chunk=128)
-    traced = jax.jit(chunked_cross_entropy)(hidden, head, labels)
-    for losses in (known, traced):
-        np.testing.assert_allclose(losses, -logs[np.arange(7), wide], rtol=1e-5)
-
-
-def test_known_labels_that_32_bits_do_not_hold_are_named(unchecked):
-    hidden, head = drawn(1, 5), drawn(300, 5, seed=1)
-    with pytest.raises(ValueError, match=r"labels must be in 0..299, got 4294967301"):
-        chunked_cross_entropy(hidden, head, np.array([2**32 + 5]))
+    for losses in run(known):
+        assert_allclose(losses, -logs[np.arange(7), np.asarray(known, int)], rtol=1e-5)

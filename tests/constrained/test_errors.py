@@ -13,14 +13,18 @@ from tests.constrained.calls import (
     SGD,
 )
 from tests.hostile.calls import calls as read
+from tests.marks import types_unchecked
 from unroll_jax import constrained as c
 
-pytestmark = pytest.mark.usefixtures("unchecked")
-HIDDEN, HEAD = np.ones((2, 4), np.float32), np.ones((8, 4), np.float32)
-COMPLEX, TWO = np.array([1j, 1.0, 2.0], np.complex64), ONES[:2]
+pytestmark = types_unchecked
+HIDDEN = np.ones((2, 4), np.float32)
+HEAD = np.ones((8, 4), np.float32)
+COMPLEX = np.array([1j, 1.0, 2.0], np.complex64)
+TWO = ONES[:2]
 CLASH = {"a": {"b": ONES}, "a/b": ONES}
 MANY = np.ones((3, 3), np.float32)
-PI, PAIR = c.proportional_integral, np.array([0, 1])
+PI = c.proportional_integral
+PAIR = np.array([0, 1])
 IN_CALLS = optax.MultiSteps(SGD, 2).gradient_transformation()
 SIMULTANEOUS = c.primal_dual(SGD, c.dual_ascent(SGD), violations=1)
 
@@ -65,8 +69,9 @@ def named(values):
 
 
 def updated(order="simultaneous", start=0.0, **given):
-    options = {"order": order, "start": start}
-    optimizer = c.primal_dual(SGD, c.dual_ascent(SGD), violations=1, **options)
+    optimizer = c.primal_dual(
+        SGD, c.dual_ascent(SGD), violations=1, order=order, start=start
+    )
     return optimizer.update(ONES[:1], optimizer.init(ONES[:1]), ONES[:1], **given)
 
 
@@ -75,8 +80,9 @@ def augmented(multipliers=ONES, penalty=1.0, **options):
 
 
 def resilient(slacks=ONES, multipliers=ONES, resilience=1.0, violations=ONES):
-    options = {"slacks": slacks, "resilience": resilience}
-    return c.lagrangian(1.0, violations, multipliers, **options)
+    return c.lagrangian(
+        1.0, violations, multipliers, slacks=slacks, resilience=resilience
+    )
 
 
 def lagrangian(multipliers, **options):
@@ -120,7 +126,7 @@ bounds: c.descent_warnings([2.0, 1.0], [0.0], bounds=NAN, plain_losses=[2.0, 1.0
 scale of one: sized(1.0, scale=0.0); sized(1.0, scale=ONES)
 groups: gap([[0], [1]]); gap([0.0, 1.0])
 labels: of_classes([1, 2, 3]); of_classes([-1, 0, 1]); of_classes([1]); cross_entropy([0, -100]);
-    cross_entropy([0])
+    cross_entropy([0]); cross_entropy([2**32 + 5, 0])
 losses: of_classes(PAIR, ONES[:, None])
 logits: rate(ONES[:, None])
 where: rate(ONES, **where(1, 1)); rate(ONES, **where(-1, -1, -1))

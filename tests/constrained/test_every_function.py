@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
 from tests.constrained import calls, test_errors
@@ -27,10 +28,13 @@ from tests.constrained.calls import (
     sized,
     violation,
 )
+from tests.marks import types_unchecked
 from unroll_jax import constrained as c
 
-pytestmark = pytest.mark.usefixtures("unchecked")
-TWO, THREE, MINUS = jnp.ones(2), jnp.ones(3), np.float32(-1.0)
+pytestmark = types_unchecked
+TWO = jnp.ones(2)
+THREE = jnp.ones(3)
+MINUS = np.float32(-1.0)
 LOG_RATIO = c.descent_constraints(0.2, form="log_ratio")
 LAYER = c.descent_constraints(0.2, num_layers=1)["layer 1"]
 CUMULATIVE = c.descent_constraints(0.2, reference=4.0, bounds="cumulative")
@@ -39,9 +43,10 @@ CUMULATIVE = c.descent_constraints(0.2, reference=4.0, bounds="cumulative")
 def traced(table):
     @functools.cache
     def results():
-        run = jax.jit(
-            lambda arrays: {name: row[0](arrays[name]) for name, row in table.items()}
-        )
+        @jax.jit
+        def run(arrays):
+            return {name: row[0](arrays[name]) for name, row in table.items()}
+
         return run({name: jnp.asarray(row[1]) for name, row in table.items()})
 
     return results
@@ -122,10 +127,8 @@ TRACED = {
 
 
 def cross_entropy(y=None, w=None, h=None):
-    labels, hidden = (
-        jnp.arange(3) if y is None else y,
-        jnp.ones((3, 4)) if h is None else h,
-    )
+    labels = jnp.arange(3) if y is None else y
+    hidden = jnp.ones((3, 4)) if h is None else h
     return c.chunked_cross_entropy(hidden, jnp.ones((8, 4)), labels, w)
 
 
@@ -141,10 +144,11 @@ OUT_OF_RANGE = traced(TRACED)
 
 @pytest.mark.parametrize("name", TRACED)
 def test_a_traced_value_out_of_range_gives_nan(name):
-    np.testing.assert_array_equal(np.isnan(OUT_OF_RANGE()[name]), TRACED[name][2])
+    assert_array_equal(np.isnan(OUT_OF_RANGE()[name]), TRACED[name][2])
 
 
-BROKEN, FIRST = np.array([NAN, 3.0, 1.0], np.float32), [True, False, False]
+BROKEN = np.array([NAN, 3.0, 1.0], np.float32)
+FIRST = [True, False, False]
 WITH_NAN = {
     "rate": (rate, BROKEN, True),
     "gap": (
@@ -207,7 +211,7 @@ OF_NAN = traced(WITH_NAN)
 
 @pytest.mark.parametrize("name", WITH_NAN)
 def test_nan_in_gives_nan_out_there_and_nowhere_else(name):
-    np.testing.assert_array_equal(np.isnan(OF_NAN()[name]), WITH_NAN[name][2])
+    assert_array_equal(np.isnan(OF_NAN()[name]), WITH_NAN[name][2])
 
 
 MANY = 70_000
@@ -263,7 +267,7 @@ OF_HALF = traced(HALF)
 
 @pytest.mark.parametrize("name", HALF)
 def test_sums_are_in_at_least_float32(name):
-    np.testing.assert_allclose(OF_HALF()[name], HALF[name][2], rtol=2e-3, atol=2e-4)
+    assert_allclose(OF_HALF()[name], HALF[name][2], rtol=2e-3, atol=2e-4)
 
 
 def test_a_report_of_layers_sums_in_at_least_float32():
@@ -276,7 +280,8 @@ def test_a_report_of_layers_sums_in_at_least_float32():
 def test_values_left_out_count_neither_in_values_nor_in_gradients():
     """Also NaN, and a label out of range, where the weight is 0; gradients in
     forward mode too."""
-    logits, mask = np.float32([NAN, 2.0, -1.0]), np.array([False, True, True])
+    logits = np.float32([NAN, 2.0, -1.0])
+    mask = np.array([False, True, True])
     masks = np.array([[False, False], [True, False], [False, True]])
 
     def constraints(logits):
@@ -293,10 +298,8 @@ def test_values_left_out_count_neither_in_values_nor_in_gradients():
         )
 
     def total(logits):
-        states, labels = (
-            logits[:, None] * jnp.ones(4),
-            [jnp.array([left_out, 0, 1]) for left_out in (-100, 10**6)],
-        )
+        states = logits[:, None] * jnp.ones(4)
+        labels = [jnp.array([left_out, 0, 1]) for left_out in (-100, 10**6)]
         losses = [
             cross_entropy(each, mask.astype(jnp.float32), states) for each in labels
         ]
@@ -319,7 +322,7 @@ def test_values_left_out_count_neither_in_values_nor_in_gradients():
     assert np.isfinite(gradient).all()
     assert gradient[0] == 0.0
     assert np.isfinite(gradient_of_head).all()
-    np.testing.assert_allclose(forward, reverse, rtol=1e-6)
+    assert_allclose(forward, reverse, rtol=1e-6)
 
 
 def test_a_norm_of_complex_parameters_is_real():
@@ -327,7 +330,7 @@ def test_a_norm_of_complex_parameters_is_real():
         np.complex64([3 + 4j])
     )
     assert float(value) == 4.0
-    np.testing.assert_allclose(np.conj(gradient), [0.6 + 0.8j], rtol=1e-6)
+    assert_allclose(np.conj(gradient), [0.6 + 0.8j], rtol=1e-6)
 
 
 def test_an_empty_mean_is_unknown_in_reports_zero_in_training():
@@ -351,8 +354,8 @@ def test_an_empty_mean_is_unknown_in_reports_zero_in_training():
         )
 
     violations, slope, sums = run(np.float32([3.0, 2.0]), np.array([0, 0]))
-    np.testing.assert_allclose(violations, np.tile([1.5, 0.0, 0.0], (2, 1)))
-    np.testing.assert_allclose(slope, [0.5, 0.5])
+    assert_allclose(violations, np.tile([1.5, 0.0, 0.0], (2, 1)))
+    assert_allclose(slope, [0.5, 0.5])
     report = report_of(sums)
     assert (report.groups[0].status, report.feasible) == ("no samples", False)
     assert report_of(
@@ -370,9 +373,7 @@ def test_a_violation_that_is_no_number_changes_nothing(optimizer):
     for value in (np.nan, np.inf, -np.inf):
         after = update(sound, np.array([value, 1.0], np.float32))
         assert int(after.skipped) == 1
-        jax.tree.map(
-            np.testing.assert_array_equal, after._replace(skipped=sound.skipped), sound
-        )
+        jax.tree.map(assert_array_equal, after._replace(skipped=sound.skipped), sound)
         assert np.all(
             update(after, np.ones(2, np.float32)).multipliers > sound.multipliers
         )

@@ -9,12 +9,12 @@ import math
 import jax
 import jax.numpy as jnp
 import optax
-import pytest
 
 import unroll_jax as uj
 from tests.constrained.calls import solve
+from tests.marks import in_float64, nightly
 
-pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("x64")]
+pytestmark = [nightly, in_float64]
 STEPS, PENALTY, DUAL_RATE, SOLVED = 20_000, 10.0, 0.1, 1e-3
 # steps whose mean is judged: at a constant rate Adam does not come to rest
 LAST = 1_000
@@ -95,9 +95,11 @@ def ends(number):
     def problem(x):
         violations = {"equal": [], "at_most": []}
         for text in constraints.split("; "):
-            left, kind = text.removesuffix(" = 0"), "equal"
+            left = text.removesuffix(" = 0")
+            kind = "equal"
             if text.endswith(" >= 0"):
-                left, kind = text.removesuffix(" >= 0"), "at_most"
+                left = text.removesuffix(" >= 0")
+                kind = "at_most"
             violations[kind].append(
                 jnp.ravel(read(left, x) * (1.0 if kind == "equal" else -1.0))
             )

@@ -7,19 +7,23 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from numpy.testing import assert_allclose
 
 import unroll_jax as uj
 from tests import reference
 from tests.constrained.calls import solve
+from tests.marks import in_float64
 from unroll_jax.constrained import nu_pi, proportional_integral
 
-pytestmark = pytest.mark.usefixtures("x64")
-ALPHA, REFERENCE = (0.2, 0.3, 0.1), 4.0
+pytestmark = in_float64
+ALPHA = (0.2, 0.3, 0.1)
+REFERENCE = 4.0
 # f_l(x) = k_l/2 |x - p_l|^2 + h_l. The curvatures grow: every f_l - (1 - alpha_l)
 # f_{l-1} is convex.
 CURVATURES = np.array([0.5, 1.0, 1.5, 2.0])
 CENTRES = np.array([[1.4, 0.1], [0.3, 0.9], [0.4, 1.5], [-1.2, 0.9]])
-OFFSETS, LOSSES = np.array([3.0, 1.2, 0.3, 0.1]), np.array([4.7, 3.0, 3.5, 1.2])
+OFFSETS = np.array([3.0, 1.2, 0.3, 0.1])
+LOSSES = np.array([4.7, 3.0, 3.5, 1.2])
 MULTIPLIERS = np.array([0.3, 2.0, 0.0, 0.7])
 BETA, STEPS = 0.5, 20_000
 CONSTRAINTS = uj.descent_constraints(ALPHA, reference=REFERENCE)
@@ -34,7 +38,8 @@ RUNS = {
 def known_solution(resilience):
     """x* and lambda* by cvxpy: each constraint written out as the convex quadratic
     that it is."""
-    x, slacks = cvxpy.Variable(2), cvxpy.Variable(4, nonneg=True)
+    x = cvxpy.Variable(2)
+    slacks = cvxpy.Variable(4, nonneg=True)
 
     def loss(weights):
         square = 0.5 * sum(w * k for w, k in zip(weights, CURVATURES, strict=True))
@@ -81,16 +86,16 @@ def test_the_lagrangian_equals_its_definition():
         )
 
     value_and_grad = jax.value_and_grad(value, (0, 1))
-    run = jax.jit(
-        lambda *given: (*value_and_grad(*given), value(*given, normalise=True))
-    )
+
+    @jax.jit
+    def run(*given):
+        return (*value_and_grad(*given), value(*given, normalise=True))
+
     actual, (weights, in_multipliers), scaled = run(LOSSES, MULTIPLIERS)
     expected = LOSSES[-1] + MULTIPLIERS @ reference.violations(LOSSES, alpha, 5.5)
-    np.testing.assert_allclose(actual, expected, rtol=1e-14)
-    np.testing.assert_allclose(scaled, expected / (1.0 + MULTIPLIERS.sum()), rtol=1e-14)
-    np.testing.assert_allclose(
-        weights, reference.layer_weights(MULTIPLIERS, alpha), rtol=1e-14
-    )
+    assert_allclose(actual, expected, rtol=1e-14)
+    assert_allclose(scaled, expected / (1.0 + MULTIPLIERS.sum()), rtol=1e-14)
+    assert_allclose(weights, reference.layer_weights(MULTIPLIERS, alpha), rtol=1e-14)
     assert not np.any(in_multipliers)
 
 
@@ -108,22 +113,18 @@ def test_the_augmented_lagrangian_has_gradients_of_next_multipliers():
         return uj.lagrangian(losses[-1], constraints(losses), MULTIPLIERS, penalty=0.7)
 
     value, gradient = run(LOSSES)
-    np.testing.assert_allclose(
+    assert_allclose(
         value,
         LOSSES[-1] + (to_come @ to_come - MULTIPLIERS @ MULTIPLIERS) / 1.4,
         rtol=1e-13,
     )
-    np.testing.assert_allclose(
-        gradient, reference.layer_weights(to_come, 0.22), rtol=1e-13
-    )
+    assert_allclose(gradient, reference.layer_weights(to_come, 0.22), rtol=1e-13)
 
 
 def test_the_augmented_lagrangian_of_equalities_equals_its_definition():
-    violations, multipliers, rho = (
-        np.array([0.5, -2.0]),
-        np.array([3.0, -1.0]),
-        np.array([0.5, 4.0]),
-    )
+    violations = np.array([0.5, -2.0])
+    multipliers = np.array([3.0, -1.0])
+    rho = np.array([0.5, 4.0])
     value = uj.lagrangian(1.0, violations, multipliers, penalty=rho, kinds="equal")
     assert float(value) == pytest.approx(
         1.0 + multipliers @ violations + 0.5 * rho @ violations**2
@@ -153,12 +154,10 @@ def test_the_primal_dual_loop_ends_at_the_known_solution(name, resilience, norma
     solution, multipliers, slacks = known_solution(resilience)
     assert np.sum(multipliers > 0.05) >= 2  # active constraints
     assert np.sum(multipliers < 1e-6) >= 1  # and inactive ones
-    np.testing.assert_allclose(x, solution, atol=1e-3)
-    np.testing.assert_allclose(state.dual.multipliers, multipliers, atol=1e-3)
+    assert_allclose(x, solution, atol=1e-3)
+    assert_allclose(state.dual.multipliers, multipliers, atol=1e-3)
     if resilience is not None:
-        np.testing.assert_allclose(
-            state.dual.multipliers / resilience, slacks, atol=1e-3
-        )
+        assert_allclose(state.dual.multipliers / resilience, slacks, atol=1e-3)
 
 
 def test_the_lagrangian_with_slacks_equals_its_definition():
@@ -175,46 +174,6 @@ def test_the_lagrangian_with_slacks_equals_its_definition():
     expected = (
         objective + MULTIPLIERS @ (violations - slacks) + 0.5 * BETA * slacks @ slacks
     )
-    np.testing.assert_allclose(actual, expected, rtol=1e-14)
-    np.testing.assert_allclose(
-        in_slacks, BETA * slacks - MULTIPLIERS, rtol=1e-13, atol=1e-15
-    )
+    assert_allclose(actual, expected, rtol=1e-14)
+    assert_allclose(in_slacks, BETA * slacks - MULTIPLIERS, rtol=1e-13, atol=1e-15)
     assert not np.any(in_multipliers)
-
-
-def test_explicit_slacks_end_where_decayed_multipliers_do():
-    """Slacks as parameters beside x, the dual step on c - s; they are set to 0 after
-    every "epoch" of 2,000 steps in the second run, and rise again (appendix B.2)."""
-    dual = uj.dual_ascent(optax.sgd(0.02))
-    primal = optax.sgd(0.05)
-    floor = optax.chain(primal, optax.keep_params_nonnegative())
-
-    def run(epoch):
-        def step(carry, number):
-            x, slacks, moments, duals = carry
-
-            def value(x, slacks):
-                objective, violations = problem(x)
-                options = {"slacks": slacks, "resilience": BETA}
-                prices = duals.multipliers
-                return uj.lagrangian(objective, violations, prices, **options)
-
-            in_x, in_slacks = jax.grad(value, (0, 1))(x, slacks)
-            x = x - 0.05 * in_x
-            updates, moments = floor.update(in_slacks, moments, slacks)
-            slacks = slacks + updates
-            duals = dual.update(duals, problem(x)[1] - slacks)
-            slacks = jnp.where((number + 1) % epoch == 0, 0.0, slacks)
-            return (x, slacks, moments, duals), jnp.max(slacks)
-
-        start = jnp.zeros(2), jnp.zeros(4), floor.init(jnp.zeros(4)), dual.init(4)
-        return jax.lax.scan(step, start, jnp.arange(STEPS - 1))
-
-    solution, multipliers, slacks = known_solution(BETA)
-    runs = jax.jit(lambda: [run(epoch) for epoch in (STEPS, 2000)])()
-    for (x, explicit, _, duals), _ in runs:
-        np.testing.assert_allclose(x, solution, atol=1e-3)
-        np.testing.assert_allclose(explicit, slacks, atol=1e-3)
-        np.testing.assert_allclose(duals.multipliers, multipliers, atol=1e-3)
-    history = runs[1][1]
-    assert history[1999] == 0.0 < history[1998]

@@ -5,8 +5,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
+from tests.marks import in_float64
 from unroll_jax.constrained import (
     batch_violations,
     column_means,
@@ -23,8 +25,11 @@ SAMPLES = np.random.default_rng(0).uniform(0.5, 1.5, size=(40, 4)) * np.array(
     [4.0, 3.2, 3.0, 1.0]
 )
 MULTIPLIERS = np.array([0.1, 0.0, 1.5, 0.4])
-ALPHA, REFERENCE, FLOOR = np.array([0.1, 0.2, 0.3]), 5.0, 3.0
-KEPT, MARGIN = 1.0 - ALPHA, np.array([0.2, 0.05, 0.0])
+ALPHA = np.array([0.1, 0.2, 0.3])
+REFERENCE = 5.0
+FLOOR = 3.0
+KEPT = 1.0 - ALPHA
+MARGIN = np.array([0.2, 0.05, 0.0])
 CUMULATIVE = {"reference": REFERENCE, "bounds": "cumulative"}
 COMPARED = {
     "difference": lambda f, b: f - b,
@@ -79,7 +84,7 @@ STATED = {
 }
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 def test_violations_are_those_of_numpy():
     """Every form of every bound as a function of the losses of two batch axes, and one
     form of each as constraints by name, on samples and on their means."""
@@ -110,7 +115,7 @@ def test_violations_are_those_of_numpy():
             expected = COMPARED[form](bounded, bounds)
             if isinstance(ours, dict):
                 ours = [ours[key] for key in NAMES[-bounds.shape[-1] :]]
-            np.testing.assert_allclose(
+            assert_allclose(
                 ours, expected, rtol=1e-12, atol=1e-14, err_msg=f"{name}, {form}"
             )
     for name in ("floor", "cumulative"):
@@ -119,7 +124,7 @@ def test_violations_are_those_of_numpy():
         assert np.any((bounds != FLOOR) & (bounds != REFERENCE))
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 @pytest.mark.parametrize("form", FORMS)
 def test_a_ratio_of_samples_is_a_mean_of_parts(form):
     """A column: sums over two parts of the batch are those of the whole."""
@@ -137,27 +142,30 @@ def test_a_ratio_of_samples_is_a_mean_of_parts(form):
 
     actual = run(SAMPLES)
     expected = COMPARED[form](SAMPLES, bounds_of(SAMPLES)).mean(axis=0)
-    np.testing.assert_allclose([actual[name] for name in NAMES], expected, rtol=1e-12)
+    assert_allclose([actual[name] for name in NAMES], expected, rtol=1e-12)
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 def test_gradients_equal_finite_differences_except_of_proxies():
     cases = [(form, proxy) for form in FORMS for proxy in (False, True)]
     made = [
         uj.descent_constraints(ALPHA, reference=REFERENCE, form=form, proxy=proxy)
         for form, proxy in cases
     ]
-    losses, h = LOSSES[0, 0], 1e-6
+    losses = LOSSES[0, 0]
+    h = 1e-6
     near = losses + h * np.stack([np.eye(4), -np.eye(4)])
-    run = jax.jit(
-        lambda losses, near: [(jax.jacobian(one)(losses), one(near)) for one in made]
-    )
+
+    @jax.jit
+    def run(losses, near):
+        return [(jax.jacobian(one)(losses), one(near)) for one in made]
+
     for (form, proxy), (slope, (above, below)) in zip(
         cases, run(losses, near), strict=True
     ):
         expected = (above - below).T / (2 * h)
         expected = np.diag(np.diag(expected)) if proxy else expected
-        np.testing.assert_allclose(slope, expected, rtol=1e-6, atol=1e-8, err_msg=form)
+        assert_allclose(slope, expected, rtol=1e-6, atol=1e-8, err_msg=form)
 
 
 @pytest.mark.parametrize("of_samples", [False, True])
@@ -174,7 +182,7 @@ def test_losses_of_zero_give_numbers(form, of_samples):
     assert np.all(np.isfinite(slopes))
     assert values[0] < 0.0 < values[4]
     # a loss of 0 leaves no share to remove
-    np.testing.assert_array_equal(values[1:4], 0.0)
+    assert_array_equal(values[1:4], 0.0)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +214,7 @@ def test_only_differences_reward_a_larger_loss(options):
     assert "bounds" in options or without_proxy < 0.0
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 @pytest.mark.parametrize("form", FORMS)
 def test_a_report_is_in_units_of_the_losses(form):
     constraints = uj.descent_constraints(
@@ -219,7 +227,8 @@ def test_a_report_is_in_units_of_the_losses(form):
     bounds = bounds_of(means)
     scales = bounds if form == "ratio" else np.ones(4)
     if form == "log_ratio":
-        means, bounds = np.log(means), np.log(bounds)
+        means = np.log(means)
+        bounds = np.log(bounds)
     missed = (means - bounds) / scales
     columns = {
         "value": means,
@@ -231,9 +240,7 @@ def test_a_report_is_in_units_of_the_losses(form):
     }
     for name, expected in columns.items():
         actual = [getattr(group, name) for group in report.groups]
-        np.testing.assert_allclose(
-            actual, expected, rtol=1e-12, atol=1e-14, err_msg=name
-        )
+        assert_allclose(actual, expected, rtol=1e-12, atol=1e-14, err_msg=name)
     assert [group.name for group in report.groups] == NAMES
     statuses = [group.status == "violated" for group in report.groups]
     assert statuses == (missed > 0.05).tolist()

@@ -73,6 +73,14 @@ def test_a_reduction_divides_the_sides(opened, root):
     assert opened("cityscapes", root, reduction=2).shape == (3, 4, 3)
 
 
+def lose_a_map(root):
+    map_file(root, "val/munster/munster_000000_000019").unlink()
+
+
+def write_an_unknown_id(root):
+    save(map_file(root, names_of("train")[0]), np.full((6, 8), 40, np.uint8))
+
+
 def keep_one_city(root):
     for name in [*names_of("validation"), "train/bochum/bochum_000000_000313"]:
         scene_file(root, name).unlink()
@@ -88,6 +96,8 @@ def lose_val(root):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
+        (lose_a_map, "munster_000000_000019_leftImg8bit.png' has no counterpart"),
+        (write_an_unknown_id, "label id 40"),
         (keep_one_city, "two cities of train"),
         (lose_val, "no scenes of val"),
     ],

@@ -155,6 +155,12 @@ BAD = [
         "a.avi cannot be read as a video",
     ),
     ("video", pictures({"a": 20, "b": 20}), "holds 2 clip(s); give at least 3"),
+    ("video", pictures({"Test/Test001_gt": 20}), "no clips but masks"),
+    (
+        "video",
+        pictures({"train/val/a": 20, "train/b": 20, "test/c": 20}),
+        "train and validation",
+    ),
     (
         "video",
         VIDEOS | {"cover.png": picture()},

@@ -5,7 +5,9 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from numpy.testing import assert_allclose
 
+from unroll_jax import DESCENTS
 from unroll_jax.descent import Descent
 
 
@@ -27,20 +29,18 @@ def both(layer, *args):
 def assert_equal(
     cases: Mapping[Any, Case], rtol: float = 1e-12, atol: float = 1e-13
 ) -> None:
-    layers, points = (
-        [case.layer for case in cases.values()],
-        [case[1:4] for case in cases.values()],
-    )
-    run = jax.jit(
-        lambda points: [
+    layers = [case.layer for case in cases.values()]
+    points = [case[1:4] for case in cases.values()]
+
+    @jax.jit
+    def run(points):
+        return [
             both(layer, *point) for layer, point in zip(layers, points, strict=True)
         ]
-    )
+
     for (name, case), (energy, stepped) in zip(cases.items(), run(points), strict=True):
-        np.testing.assert_allclose(
-            energy, case.energy, rtol=rtol, err_msg=f"{name}: energy"
-        )
-        np.testing.assert_allclose(
+        assert_allclose(energy, case.energy, rtol=rtol, err_msg=f"{name}: energy")
+        assert_allclose(
             stepped, case.step, rtol=rtol, atol=atol, err_msg=f"{name}: step"
         )
 
@@ -50,10 +50,24 @@ def assert_derivative(
 ) -> None:
     """The derivative of a function of a tree, in reverse mode and along one
     direction, is the central difference."""
-    rng, h = np.random.default_rng(3), 1e-6
+    rng = np.random.default_rng(3)
+    h = 1e-6
     direction = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), point)
     at = lambda t: value(jax.tree.map(lambda leaf, d: leaf + t * d, point, direction))
     along = jax.jit(jax.value_and_grad(at))
-    np.testing.assert_allclose(
+    assert_allclose(
         along(0.0)[1], (along(h)[0] - along(-h)[0]) / (2 * h), rtol=rtol, atol=atol
     )
+
+
+def shapes_of(name: str, batch: tuple[int, ...] = ()) -> tuple[Descent, Any, Any, Any]:
+    """A system of `DESCENTS`, and the shapes of its parameters, state and input."""
+    layers = []
+
+    def example(key):
+        layer, y, x = DESCENTS[name].example(key, batch)
+        layers.append(layer)
+        return layer.init(key), y, x
+
+    shapes = jax.eval_shape(example, jax.random.key(0))
+    return layers[0], *shapes

@@ -23,19 +23,17 @@ def dense_matrix(W, image):
     return np.asarray(W, np.float64)
 
 
-def conv_matrix(kernel, image):
-    """The matrix of a zero-padded convolution on flattened images: every output
-    pixel, tap and pair of channels."""
+def conv_matrix(kernel, image, *, wraps=False):
+    """The matrix of a convolution on flattened images, zero-padded or wrapping around:
+    every output pixel, tap and pair of channels."""
     kernel = np.asarray(kernel, np.float64)
     (height, width), (rows, columns, inner, outer) = image, kernel.shape
     matrix = np.zeros((height, width, outer, height, width, inner))
-    for i in range(height):
-        for j in range(width):
-            for k in range(rows):
-                for m in range(columns):
-                    p, q = i + k - (rows - 1) // 2, j + m - (columns - 1) // 2
-                    if 0 <= p < height and 0 <= q < width:
-                        matrix[i, j, :, p, q, :] += kernel[k, m].T
+    for i, j, k, m in np.ndindex(height, width, rows, columns):
+        p = i + k - (rows - 1) // 2
+        q = j + m - (columns - 1) // 2
+        if wraps or (0 <= p < height and 0 <= q < width):
+            matrix[i, j, :, p % height, q % width] += kernel[k, m].T
     return matrix.reshape(height * width * outer, height * width * inner)
 
 

@@ -29,7 +29,8 @@ def conv_scaling(kernel, q):
 
 def matrix_and_scaling(W, log_q, image):
     """W as a matrix on flat states, and T with a number for each of its rows."""
-    W, q = np.asarray(W, np.float64), np.exp(np.asarray(log_q, np.float64))
+    W = np.asarray(W, np.float64)
+    q = np.exp(np.asarray(log_q, np.float64))
     if W.ndim == 2:
         return W, dense_scaling(W, q)
     return conv_matrix(W, image), np.tile(conv_scaling(W, q), image[0] * image[1])

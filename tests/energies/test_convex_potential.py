@@ -7,9 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.energies import potential_reference as reference
 from tests.energies.opteq_reference import conv_matrix
+from tests.marks import in_float64
 from unroll_jax.energies import (
     MONOTONES,
     ConvexPotentialParams,
@@ -19,8 +21,10 @@ from unroll_jax.energies import (
 from unroll_jax.energies.convex_potential import potential_scaling
 
 # arrays are float64 unless a test makes them float32
-pytestmark = pytest.mark.usefixtures("x64")
-DIM, WIDTH, IMAGE = 4, 6, (5, 4)
+pytestmark = in_float64
+DIM = 4
+WIDTH = 6
+IMAGE = (5, 4)
 CASES = [("dense", name, 2.0, (2, 3)) for name in MONOTONES]
 CASES += [
     ("conv", "relu", 2.0, (2,)),
@@ -32,10 +36,16 @@ CASES += [
 def drawn(kind, batch=(), seed=0, **options):
     """A layer, its parameters and states."""
     rng = np.random.default_rng(seed)
-    shape, event, width = (WIDTH, DIM), (DIM,), WIDTH
+    shape = (WIDTH, DIM)
+    event = (DIM,)
+    width = WIDTH
     if kind == "conv":
-        shape, event, width = (3, 3, 2, 5), (*IMAGE, 2), 5
-    W, b, log_q = rng.normal(size=shape), rng.normal(size=width), rng.normal(size=width)
+        shape = (3, 3, 2, 5)
+        event = (*IMAGE, 2)
+        width = 5
+    W = rng.normal(size=shape)
+    b = rng.normal(size=width)
+    log_q = rng.normal(size=width)
     make, sizes = (
         (convex_potential, (DIM, WIDTH))
         if kind == "dense"
@@ -55,12 +65,14 @@ def test_step_and_energy_equal_the_published_formula():
         for kind, name, a, batch in CASES
     ]
     points = [case[1:] for case in made]
-    run = jax.jit(
-        lambda points: [
+
+    @jax.jit
+    def run(points):
+        return [
             (layer.step(*point), layer.energy(*point))
             for (layer, *_), point in zip(made, points, strict=True)
         ]
-    )
+
     for case, (params, z), (stepped, energy) in zip(
         CASES, points, run(points), strict=True
     ):
@@ -72,7 +84,7 @@ def test_step_and_energy_equal_the_published_formula():
         for place in itertools.product(*map(range, batch)):
             one = np.ravel(z[place])
             slope = reference.gradient(one, W, scaling, b, activation=name)
-            np.testing.assert_allclose(
+            assert_allclose(
                 np.ravel(stepped[place]),
                 one - a * slope,
                 rtol=1e-11,
@@ -80,9 +92,7 @@ def test_step_and_energy_equal_the_published_formula():
                 err_msg=str(case),
             )
             value = reference.potential(one, W, scaling, b, activation=name)
-            np.testing.assert_allclose(
-                energy[place], value, rtol=1e-11, err_msg=str(case)
-            )
+            assert_allclose(energy[place], value, rtol=1e-11, err_msg=str(case))
 
 
 @pytest.mark.parametrize("scaling", ["gershgorin", "norm"])
@@ -90,7 +100,8 @@ def test_step_and_energy_equal_the_published_formula():
 def test_the_scaling_bounds_the_matrix_in_1000_draws(kind, scaling):
     """The largest eigenvalue of W^T T^-1 W is at most 1, of zero-padded convolutions as
     matrices. Random q over three orders of magnitude, W with nearly equal rows too."""
-    rng, draws = np.random.default_rng(1), 1000 if scaling == "gershgorin" else 100
+    rng = np.random.default_rng(1)
+    draws = 1000 if scaling == "gershgorin" else 100
     shape, hidden = ((draws, 5, 4), 5) if kind == "dense" else ((draws, 3, 3, 2, 3), 3)
     W = rng.normal(size=shape) * rng.choice([0.0, 1.0], size=shape, p=[0.2, 0.8])
     W[: draws // 4] = np.abs(W[: draws // 4])
@@ -159,8 +170,8 @@ def test_units_without_weights_have_no_effect_and_finite_gradients():
         )
     )(dead, fewer, jax.tree.map(jnp.zeros_like, params))
     for one, other in zip(stepped, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-12)
-    np.testing.assert_array_equal(still[0], z)
+        assert_allclose(one, other, rtol=1e-12)
+    assert_array_equal(still[0], z)
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves((gradient, still)))
 
 
@@ -168,7 +179,11 @@ def test_weights_out_of_range_give_nan():
     """W W^T overflows beyond 1e19 in float32; below 1e-19 a unit is as good as absent."""
     layer, params, z = drawn("dense", (2,))
     params, z = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), (params, z))
-    step = jax.jit(lambda scale: layer.step(params._replace(W=scale * params.W), z))
+
+    @jax.jit
+    def step(scale):
+        return layer.step(params._replace(W=scale * params.W), z)
+
     assert np.all(np.isnan(step(1e25)))
-    np.testing.assert_array_equal(step(1e-25), z)
+    assert_array_equal(step(1e-25), z)
     assert not np.array_equal(step(1e-10), z)

@@ -6,12 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from tests import reference
+from tests.marks import in_float64, nightly
 from unroll_jax.energies.double_width import AsymmetricLayer, symmetric_embedding
 
 # arrays are float64 unless a test says otherwise
-pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("x64")]
+pytestmark = [nightly, in_float64]
 N = 6
 PHIS = {"relu": lambda y: np.maximum(y, 0.0), "identity": lambda y: y}
 
@@ -61,7 +63,8 @@ def simulate(layers, y, contractions=(None,), **options):
 def test_two_asymmetric_layers_are_two_steps_of_one_symmetric_layer(form, phi):
     rng = np.random.default_rng(0)
     graph = reference.random_graph(rng, N, 0.7)
-    layers, y = network(rng, [3, 4, 3]), 6.0 * rng.uniform(size=(N, 3))
+    layers = network(rng, [3, 4, 3])
+    y = 6.0 * rng.uniform(size=(N, 3))
     expected = reference_output(layers, y, phi=phi, form=form, graph=graph)
     # tokens differ still: attention has not made them one
     assert np.max(np.ptp(expected, axis=0)) > 0.1
@@ -70,8 +73,8 @@ def test_two_asymmetric_layers_are_two_steps_of_one_symmetric_layer(form, phi):
     for wide, _, actual in simulate(
         layers, y, contractions, phi=phi, form=form, mask=graph, dtype=jnp.float64
     ):
-        np.testing.assert_allclose(actual, expected, atol=1e-14, rtol=1e-12)
-        np.testing.assert_array_equal(wide.params.W_f, np.asarray(wide.params.W_f).T)
+        assert_allclose(actual, expected, atol=1e-14, rtol=1e-12)
+        assert_array_equal(wide.params.W_f, np.asarray(wide.params.W_f).T)
 
 
 @pytest.mark.parametrize("depth", [1, 10])
@@ -81,14 +84,12 @@ def test_networks_of_any_depth_and_widths_are_simulated(depth):
     y = 6.0 * rng.uniform(size=(N, layers[0].W.shape[0]))
     [(wide, states, actual)] = simulate(layers, y, dtype=jnp.float64)
     expected = reference_output(layers, y)
-    np.testing.assert_allclose(
-        actual, expected, rtol=1e-12, atol=1e-12 * np.max(np.abs(expected))
-    )
+    assert_allclose(actual, expected, rtol=1e-12, atol=1e-12 * np.max(np.abs(expected)))
     assert states[0].shape == (
         N,
         sum(W.shape[0] for _, W in layers) + layers[-1].W.shape[1],
     )
-    np.testing.assert_array_equal(states[0][:, y.shape[1] :], 0.0)
+    assert_array_equal(states[0][:, y.shape[1] :], 0.0)
     # Each half lowers its part: attention always, a linear map of step size 1/2 where
     # that is at most 2 / L.
     assert 2.0 / (max(np.linalg.eigvalsh(wide.params.W_f)[-1], 0.0) + 1.0) >= 0.5
@@ -96,7 +97,8 @@ def test_networks_of_any_depth_and_widths_are_simulated(depth):
 
 def test_three_layers_echo_unless_the_blocks_shrink():
     rng = np.random.default_rng(1)
-    layers, y = network(rng, [3, 3, 3, 3]), 6.0 * rng.uniform(size=(N, 3))
+    layers = network(rng, [3, 3, 3, 3])
+    y = 6.0 * rng.uniform(size=(N, 3))
     expected = reference_output(layers, y)
     outputs = [
         output for *_, output in simulate(layers, y, (0.5, 0.05), dtype=jnp.float64)
@@ -109,13 +111,9 @@ def test_three_layers_echo_unless_the_blocks_shrink():
 
 def test_single_precision_is_as_good_as_its_epsilon():
     rng = np.random.default_rng(2)
-    layers, y = (
-        network(rng, [3] * 6),
-        (6.0 * rng.uniform(size=(N, 3))).astype(np.float32),
-    )
+    layers = network(rng, [3] * 6)
+    y = (6.0 * rng.uniform(size=(N, 3))).astype(np.float32)
     [(_, states, actual)] = simulate(layers, y)
     expected = reference_output(layers, y)
     assert states[-1].dtype == jnp.float32
-    np.testing.assert_allclose(
-        actual, expected, atol=2e-6 * np.max(np.abs(expected)), rtol=1e-5
-    )
+    assert_allclose(actual, expected, atol=2e-6 * np.max(np.abs(expected)), rtol=1e-5)

@@ -1,9 +1,9 @@
 """Sparse coding of sequences (DUST)."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from tests import reference
 from tests.energies.comparing import Case, assert_equal
@@ -17,12 +17,12 @@ from tests.energies.dust_reference import (
     draw,
     mixing_step,
 )
+from tests.marks import in_float64
 from unroll_jax.descent import Anchor
-from unroll_jax.energies import AttentionParams, DustParams, attention, dust
+from unroll_jax.energies import DustParams, dust
 
 # arrays are float64 unless a test makes them float32
-pytestmark = pytest.mark.usefixtures("x64")
-DRAWS = 5_000
+pytestmark = in_float64
 
 
 @pytest.mark.parametrize("form", ["softmax", "jacobi", "plain"])
@@ -30,24 +30,24 @@ def test_dust_equals_the_reference(form):
     """Full and damped steps with a V, a scale in its place, and codes whose |V h|
     are equal."""
     H, D, V, x = draw(1)
-    alike, scaled = (
-        H / np.linalg.norm(H @ V.T, axis=1, keepdims=True),
-        0.3 * np.eye(ATOMS),
-    )
+    alike = H / np.linalg.norm(H @ V.T, axis=1, keepdims=True)
+    scaled = 0.3 * np.eye(ATOMS)
     graph = (
         None
         if form == "plain"
         else reference.random_graph(np.random.default_rng(2), N, 0.7)
     )
-    options = {
-        "rank": RANK,
-        "sparsity": 0.2,
-        "curvature": 9.0,
-        "form": form,
-        "mask": graph,
-    }
     full, damped = (
-        dust(DIM, ATOMS, attention_step_size=damping, **options)
+        dust(
+            DIM,
+            ATOMS,
+            attention_step_size=damping,
+            rank=RANK,
+            sparsity=0.2,
+            curvature=9.0,
+            form=form,
+            mask=graph,
+        )
         for damping in (1.0, 0.4)
     )
     fixed = dust(DIM, ATOMS, form=form, sparsity=0.2, attention_scale=0.3)
@@ -70,7 +70,7 @@ def test_dust_equals_the_reference(form):
     assert_equal(cases, rtol=1e-11)
     # the published softmax is the exact one among codes of one length
     if form == "plain":
-        np.testing.assert_allclose(mixed, mixing_step(alike, V, "softmax"), rtol=1e-12)
+        assert_allclose(mixed, mixing_step(alike, V, "softmax"), rtol=1e-12)
 
 
 def test_without_self_loops_tokens_attend_only_to_others():
@@ -84,57 +84,20 @@ def test_without_self_loops_tokens_attend_only_to_others():
         sparsity=0.2,
         curvature=9.0,
     )
-    step = jax.jit(lambda params, H, x, there: layer.step(params, H, Anchor(x, there)))
+
+    @jax.jit
+    def step(params, H, x, there):
+        return layer.step(params, H, Anchor(x, there))
+
     for count in (N, 3, 1):
         stepped = step(DustParams(D, V), H, x, np.arange(N) < count)
         mixed = (
             mixing_step(H[:count], V, "plain", self_loops=False) if count > 1 else H[:1]
         )
-        np.testing.assert_allclose(
+        assert_allclose(
             stepped[:count],
             coding_step(mixed, D, x[:count], 0.2, 9.0),
             rtol=1e-11,
             atol=1e-13,
         )
-        np.testing.assert_array_equal(stepped[count:], H[count:])
-
-
-def test_the_energy_rises_only_where_the_condition_breaks():
-    """Random layers and codes of the softmax form, whose curvature is 2 L; some do
-    rise."""
-    H, D, V, x = draw(10, (DRAWS,))
-    rng = np.random.default_rng(11)
-    D, V = (a / np.linalg.norm(a, 2, axis=(1, 2))[:, None, None] for a in (D, V))
-    V, x = (
-        V * 10.0 ** rng.uniform(-2, 0, size=(DRAWS, 1, 1)),
-        x * 10.0 ** rng.uniform(0, 2, size=(DRAWS, 1, 1)),
-    )
-    smoothness = 1.0 + N * np.linalg.norm(V, 2, axis=(1, 2)).max() ** 2
-    curvature, pair = 2.0 * smoothness, attention(form="softmax", dim=ATOMS, rank=RANK)
-    layer = dust(
-        DIM, ATOMS, rank=RANK, form="softmax", sparsity=0.05, curvature=curvature
-    )
-
-    @jax.jit
-    @jax.vmap
-    def measure(H, D, V, x):
-        params, W_a = DustParams(D, V), AttentionParams(V.T)
-        mixed, stepped = pair.step(W_a, H), layer.step(params, H, x)
-        left = jax.grad(pair.energy, 1)(W_a, H) / curvature + (mixed - H) @ (
-            jnp.eye(ATOMS) - D @ D.T / curvature
-        )
-        room = (1.0 - 0.5 * smoothness / curvature) * jnp.linalg.norm(stepped - H)
-        return (
-            layer.energy(params, H, x),
-            layer.energy(params, stepped, x),
-            jnp.linalg.norm(left) > room,
-        )
-
-    before, after, broken = map(
-        np.asarray, measure(3.0 * rng.normal(size=(DRAWS, 1, ATOMS)) + H, D, V, x)
-    )
-    assert np.all((after <= before + 1e-12 * (1.0 + np.abs(before)))[~broken])
-    assert np.sum(~broken) > DRAWS // 50  # the condition is not empty
-    assert (
-        np.sum((after > before + 1e-3 * (1.0 + np.abs(before))) & broken) > DRAWS // 500
-    )
+        assert_array_equal(stepped[count:], H[count:])

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 import unroll_jax as uj
+from tests.energies.comparing import shapes_of
 from tests.hostile.calls import calls
+from tests.marks import types_unchecked
 from unroll_jax import energies
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import AsymmetricLayer, AttentionParams, UnrolledLayerParams
@@ -15,7 +17,7 @@ from unroll_jax.energies.attention import rho
 from unroll_jax.energies.equilibrium.opteq_objective import opteq_preimage
 from unroll_jax.energies.tokens import check_tokens
 
-pytestmark = pytest.mark.usefixtures("unchecked")
+pytestmark = types_unchecked
 N, DIM, ATOMS, KEYS = 5, 3, 6, 7
 NONE = AttentionParams(None)
 
@@ -36,8 +38,8 @@ def step(layer, y, x=None):
     return layer.step(like(jax.eval_shape(layer.init, jax.random.key(0))), y, x)
 
 
-Y, H, X = ones(2, N, DIM), ones(N, ATOMS), ones(N, DIM)
-FAR = float("inf")
+Y = ones(2, N, DIM)
+H = ones(N, ATOMS)
 SQUARE = AsymmetricLayer(np.ones((3, 2)), np.ones((3, 3)))
 OPTEQ = uj.opteq(4, 6, 3)
 MATRIX = uj.OptEqParams(*(ones(*shape) for shape in ((6, 4), (6, 3), (6,))))._replace(
@@ -45,8 +47,8 @@ MATRIX = uj.OptEqParams(*(ones(*shape) for shape in ((6, 4), (6, 3), (6,))))._re
 )
 FREE = UnrolledLayerParams(ones(2, 3), ones(3, 3), ones(3, 3))
 PAIRS = [ones(2, 9, 4), ones(2, 9, 4), ones(2, 9, 3), ones(2, 9)]
-HEADS = {"num_heads": 2, "head_dim": 2}
-CUDNN, PAIR = {"form": "softmax", "kernel": "cudnn"}, np.ones((3, 3), bool)
+CUDNN = {"form": "softmax", "kernel": "cudnn"}
+PAIR = np.ones((3, 3), bool)
 NAMES = {
     "Anchor": Anchor,
     "check_tokens": check_tokens,
@@ -74,6 +76,25 @@ W must be a square matrix: energies.opteq_objective(MATRIX, ones(4))
 kernel must be "xla" with a mask: uj.attention(kernel="pallas", mask=PAIR)
 kernel must be "xla" or "pallas" but for: uj.attention(**CUDNN | {"form": "jacobi"})
 block must be None or one of: uj.attention(kernel="pallas", block=48)
+rho 'square' must be concave: uj.attention(rho=jnp.square); jax.jit(lambda y: (uj.attention(rho=jnp.square), y)[1])(Y)
+rho '<lambda>' must be concave, but its mean slope rises from 1 to 1.12202 between z=89.1251 and z=112.202:
+    uj.attention(rho=lambda z: z + 0.01 * jnp.maximum(z - 100.0, 0.0) ** 2)
+rho '<lambda>' must be nondecreasing, but falls: uj.attention(rho=lambda z: z * jnp.exp(-z))
+rho 'log' must be finite on [0, inf), but at z=0 it is -inf: uj.attention(rho=jnp.log)
+rho 'exp' must be finite on [0, inf), but at z=794: uj.attention(rho=jnp.exp)
+rho 'sum' must be elementwise, but its value turns shape: uj.attention(rho=jnp.sum)
+rho 'cumsum' must be elementwise: uj.attention(rho=jnp.cumsum);
+    jax.jit(lambda y: (uj.attention(rho=jnp.cumsum), y)[1])(Y)
+rho 'sqrt' must have the derivative of its value as slope: uj.attention(rho=uj.Rho(jnp.sqrt, lambda z: 1.0 / (1.0 + z)))
+rho 'sqrt' must have a finite slope beyond z=0: uj.attention(rho=uj.Rho(jnp.sqrt, lambda z: 0.5 / jnp.sqrt(z - 1.0)))
+equal, but there it is inf in float64: uj.attention(rho=jnp.sqrt)
+equal, but there it is nan in float64: uj.attention(rho=lambda z: (z * z) ** 0.125)
+equal, but there it is inf in float32: uj.attention(rho=lambda z: jnp.sqrt(z + 1e-60))
+rho 'log1p' must have log(slope) as log_slope:
+    uj.attention(rho=uj.Rho(jnp.log1p, lambda z: 1.0 / (1.0 + z), jnp.negative))
+slopes in [0, 1]: energies.activation(jax.nn.gelu, lambda z: z)
+step_size must be finite and at least 0: energies.tanh().prox(ones(2), -1.0); energies.sigmoid().prox(ones(2), np.nan);
+    energies.softplus().prox(ones(2), np.inf); energies.leaky_relu().prox(ones(2), -1.0)
 rho must hold no arrays: uj.attention(kernel="pallas", rho=lambda z: jnp.sqrt(z + jnp.asarray([1.0])[0]))
 must have a finite slope at z=0: uj.causal_attention(rho=jnp.sqrt);
     uj.multihead_attention(2, num_heads=1, rho=jnp.sqrt)
@@ -113,14 +134,7 @@ def test_an_error_names_the_argument(error, words, expression):
 def test_params_of_another_shape_are_named(name):
     """Also those that broadcasting would let pass, and None; OptEq takes weights of
     any width."""
-    layers = []
-
-    def example(key):
-        layer, *tokens = uj.DESCENTS[name].example(key, ())
-        layers.append(layer)
-        return layer.init(key), *tokens
-
-    shapes, *tokens = jax.eval_shape(example, jax.random.key(0))
+    layer, shapes, *tokens = shapes_of(name)
     params = like(shapes)
     for field, leaf in zip(getattr(params, "_fields", ()), params or (), strict=True):
         for other in (
@@ -128,7 +142,6 @@ def test_params_of_another_shape_are_named(name):
             if leaf is None
             else [None, ones(*leaf.shape, 1), ones(3, *leaf.shape)]
         ):
+            wrong = params._replace(**{field: other})
             with pytest.raises(ValueError, match=f"{field} must be"):
-                jax.eval_shape(
-                    layers[0].energy, params._replace(**{field: other}), *tokens
-                )
+                jax.eval_shape(layer.energy, wrong, *tokens)

@@ -8,9 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
-from tests.energies.comparing import assert_derivative, both
+from tests.energies.comparing import assert_derivative, both, shapes_of
+from tests.marks import in_float64, nightly
+from tests.reference import gaussian
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import AttentionParams
 
@@ -58,27 +61,18 @@ DIFFERENTIATED = ("attention, student", "heads, wide", "feedforward, spectrum")
 def drawn(name):
     """A layer, and parameters, state and input of the shapes of its example, drawn
     where its energy is finite."""
-    layers = [FURTHER.get(name)]
-
-    def example(key):
-        if name in FURTHER:
-            width = ATOMS if name.startswith("dust") else DIM
-            return (
-                layers[0].init(key),
-                jnp.ones((TOKENS, width)),
-                jnp.ones((TOKENS, DIM)),
-            )
-        layers[0], y, x = uj.DESCENTS[name].example(key, ())
-        return layers[0].init(key), y, x
-
-    shapes, rng = (
-        jax.eval_shape(example, jax.random.key(0, impl="rbg")),
-        np.random.default_rng(0),
-    )
+    if name in FURTHER:
+        layer = FURTHER[name]
+        y = np.ones((TOKENS, ATOMS if name.startswith("dust") else DIM))
+        params = jax.eval_shape(layer.init, jax.random.key(0))
+        shapes = params, y, np.ones((TOKENS, DIM))
+    else:
+        layer, *shapes = shapes_of(name)
+    rng = np.random.default_rng(0)
     params, y, x = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), shapes)
     if "transformer" in name or name.startswith("crate"):
         y = np.abs(np.tanh(y))
-    return layers[0], jax.tree.map(lambda leaf: 0.5 * leaf, params), y, x
+    return layer, jax.tree.map(lambda leaf: 0.5 * leaf, params), y, x
 
 
 @pytest.mark.usefixtures("x64", "unchecked")
@@ -87,7 +81,7 @@ def test_derivatives_equal_finite_differences(name):
     """Derivatives of the energy and a random sum over the step, in parameters, state
     and input along one direction."""
     layer, *point = drawn(name)
-    weight = np.random.default_rng(4).normal(size=point[1].shape)
+    weight = gaussian(*point[1].shape, seed=4)
 
     def value(point):
         energy, stepped = both(layer, *point)
@@ -96,14 +90,15 @@ def test_derivatives_equal_finite_differences(name):
     assert_derivative(value, point, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.usefixtures("x64")
-@pytest.mark.nightly
+@in_float64
+@nightly
 @pytest.mark.parametrize("name", FURTHER)
 def test_absent_tokens_neither_count_nor_move(name):
     """Examples of `DESCENTS` are in test_gradients_conformance.py; masks of keys in
     test_hopfield.py."""
     layer, params, y, x = drawn(name)
-    shorter, present = SHORTER.get(name, layer), jnp.asarray(np.arange(TOKENS) < 3)
+    shorter = SHORTER.get(name, layer)
+    present = jnp.asarray(np.arange(TOKENS) < 3)
 
     def blank(tokens):
         return (
@@ -119,18 +114,19 @@ def test_absent_tokens_neither_count_nor_move(name):
         return both(layer, p, y, Anchor(x, present)), both(shorter, p, *alone)
 
     (energy, stepped), expected = run(params, blank(y), blank(x), first(y), first(x))
-    np.testing.assert_allclose(energy, expected[0], rtol=1e-12)
-    np.testing.assert_allclose(stepped[:3], expected[1], rtol=1e-10, atol=1e-12)
-    np.testing.assert_array_equal(stepped[3:], blank(y)[3:])
+    assert_allclose(energy, expected[0], rtol=1e-12)
+    assert_allclose(stepped[:3], expected[1], rtol=1e-10, atol=1e-12)
+    assert_array_equal(stepped[3:], blank(y)[3:])
 
 
 @pytest.mark.usefixtures("x64", "unchecked")
 def test_marks_of_tokens_broadcast_and_map():
     layer, (y, x) = (
         uj.attention(ridge=0.5),
-        np.random.default_rng(0).normal(size=(2, 3, TOKENS, DIM)),
+        gaussian(2, 3, TOKENS, DIM),
     )
-    some, everyone = np.arange(TOKENS) < 3, np.ones((3, TOKENS), bool)
+    some = np.arange(TOKENS) < 3
+    everyone = np.ones((3, TOKENS), bool)
 
     @jax.jit
     def all_of(y, x, some, everyone):
@@ -156,57 +152,38 @@ def test_marks_of_tokens_broadcast_and_map():
             chex.assert_trees_all_close(other, expected, rtol=1e-12)
 
 
-@pytest.mark.nightly
-@pytest.mark.usefixtures("x64")
+@nightly
+@in_float64
 @pytest.mark.parametrize(
     "name",
     ["attention", "attention, student", "heads, wide", "hopfield", "cross_attention"],
 )
 def test_an_input_that_broadcasts_is_one_written_out(name):
-    (layer, params, *_), rng, keys = (
-        drawn(name),
-        np.random.default_rng(0),
-        name == "cross_attention",
-    )
-    rows = 3 if keys else TOKENS
-    shapes = (
-        [(rows, DIM), (1, rows, DIM)]
-        if keys
-        else [(DIM,), (TOKENS, DIM), (1, TOKENS, DIM), (2, 1, DIM)]
-    )
-    y, *inputs = (rng.normal(size=size) for size in ((2, TOKENS, DIM), *shapes))
-
-    def of(y, x):
-        marks = jnp.arange(rows) < 2
-        some = Anchor(x, jnp.broadcast_to(marks, x.shape[:-1]) if keys else marks)
-        return (
-            layer.energy(params, y, x),
-            layer.step(params, y, x),
-            layer.step(params, y, some),
-        )
+    layer, params, *_ = drawn(name)
+    is_keys = name == "cross_attention"
+    rows = 3 if is_keys else TOKENS
+    shapes = [(rows, DIM), (1, rows, DIM)]
+    shapes += [] if is_keys else [(DIM,), (2, 1, DIM)]
+    rng = np.random.default_rng(0)
+    y = jnp.asarray(rng.normal(size=(2, TOKENS, DIM)))
+    marks = jnp.arange(rows) < 2
 
     @jax.jit
-    def all_of(y, inputs):
-        whole = jnp.stack([jnp.broadcast_to(x, (2, rows, DIM)) for x in inputs])
-        ys = jnp.broadcast_to(y, (len(inputs), *y.shape))
-        return (
-            [of(y, x) for x in inputs],
-            of(ys, whole),
-            layer.step(params, ys, 2.0 * whole),
-        )
+    def run(x):
+        some = Anchor(x, jnp.broadcast_to(marks, x.shape[:-1]) if is_keys else marks)
+        return both(layer, params, y, x), layer.step(params, y, some)
 
-    of_shapes, whole, doubled = all_of(y, inputs)
-    assert np.all(np.max(np.abs(whole[1] - doubled), axis=(1, 2, 3)) > 0.01), (
-        "the input does nothing"
-    )
-    for i, results in enumerate(of_shapes):
-        expected = jax.tree.map(lambda leaf, i=i: leaf[i], whole)
+    for shape in shapes:
+        x = rng.normal(size=shape)
+        whole = np.broadcast_to(x, (2, rows, DIM))
         chex.assert_trees_all_close(
-            results, expected, rtol=1e-12, atol=1e-12, custom_message=str(shapes[i])
+            run(x), run(whole), rtol=1e-12, atol=1e-12, custom_message=str(shape)
         )
+        moved = run(2.0 * whole)[0][1] - run(whole)[0][1]
+        assert np.max(np.abs(moved)) > 0.01, "the input does nothing"
 
 
-@pytest.mark.nightly
+@nightly
 @pytest.mark.parametrize("name", uj.DESCENTS)
 def test_bfloat16_states_keep_their_dtype_and_are_computed_in_float32(name):
     layer, params, *arrays = drawn(name)
@@ -217,8 +194,8 @@ def test_bfloat16_states_keep_their_dtype_and_are_computed_in_float32(name):
         lambda p: (both(layer, p, y, x), both(layer, p, *wide))
     )(params)
     assert (energy.dtype, stepped.dtype) == (jnp.float32, jnp.bfloat16)
-    np.testing.assert_allclose(energy, expected, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(
+    assert_allclose(energy, expected, rtol=1e-5, atol=1e-5)
+    assert_allclose(
         stepped.astype(np.float32),
         moved,
         rtol=2.0**-7,

@@ -8,16 +8,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.energies.comparing import assert_derivative
+from tests.marks import in_float64, nightly
+from tests.reference import gaussian
 from unroll_jax import delta_rule, equilibrium, fast_weights, mesa
 from unroll_jax.energies.mesa import MesaState
 
 N, K, V = 38, 5, 3
 
 
+every_read = pytest.mark.parametrize("read", [delta_rule, mesa])
+
+
 def draw(count=N, batch=(2,)):
-    rng, dtype = np.random.default_rng(0), jnp.result_type(float)
+    rng = np.random.default_rng(0)
+    dtype = jnp.result_type(float)
     q, k, v = (rng.normal(size=(*batch, count, width)) for width in (K, K, V))
     return tuple(
         np.asarray(array, dtype)
@@ -34,10 +41,11 @@ def delta_reference(q, k, v, b, form, W):
     return np.stack(outputs), W
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 @pytest.mark.parametrize("form", ["gradient", "proximal"])
 def test_the_delta_rule_in_chunks_is_the_loop(form):
-    arrays, W = draw(), np.random.default_rng(5).normal(size=(2, V, K))
+    arrays = draw()
+    W = gaussian(2, V, K, seed=5)
     rule = jax.jit(
         functools.partial(delta_rule, form=form), static_argnames="chunk_size"
     )
@@ -58,13 +66,11 @@ def test_the_delta_rule_in_chunks_is_the_loop(form):
     chex.assert_trees_all_close(alone, expected[1], rtol=0.0, atol=1e-11)
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 def test_a_delta_rule_pair_is_a_fast_weight_step():
     q, k, v, _ = draw(count=1)
-    pair, W = (
-        np.concatenate([k, v], axis=-1),
-        np.random.default_rng(5).normal(size=(2, V, K)),
-    )
+    pair = np.concatenate([k, v], axis=-1)
+    W = gaussian(2, V, K, seed=5)
     for form, step_size in (("gradient", 0.7), ("proximal", 2.0)):
         stepped = jax.jit(fast_weights(K, V, form=form, step_size=step_size).step)(
             None, W, pair
@@ -78,22 +84,20 @@ def test_a_delta_rule_pair_is_a_fast_weight_step():
             expected = delta_reference(
                 *(array[row] for array in (q, k, v, rates)), form, W[row]
             )[1]
-            np.testing.assert_allclose(stepped[row], expected, atol=1e-12)
+            assert_allclose(stepped[row], expected, atol=1e-12)
         end = jax.jit(functools.partial(delta_rule, form=form))(
             q, k, v, rates, state=W
         )[1]
-        np.testing.assert_allclose(end, stepped, atol=1e-12)
+        assert_allclose(end, stepped, atol=1e-12)
     # learns W k = v; the square of a key of 1e20 is not in float32
     full = jax.jit(fast_weights(4, 3).step)
     for size, learned in ((1e10, 0.25), (5e18, 0.25), (1e20, np.nan)):
-        pair, W = (
-            np.float32([[size] * 4 + [1.0] * 3]),
-            np.full((3, 4), 1.0 / size, np.float32),
-        )
-        np.testing.assert_allclose(size * full(None, W, pair), learned, rtol=1e-5)
+        pair = np.float32([[size] * 4 + [1.0] * 3])
+        W = np.full((3, 4), 1.0 / size, np.float32)
+        assert_allclose(size * full(None, W, pair), learned, rtol=1e-5)
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 def test_a_mesa_layer_is_ridge_regression_on_every_prefix():
     q, k, v, b = arrays = draw()
     read = jax.jit(
@@ -118,16 +122,16 @@ def test_a_mesa_layer_is_ridge_regression_on_every_prefix():
                 for z in (k, v)
             )
             solved = np.linalg.solve(H + 0.3 * np.eye(K), q[:, t, :, None])[..., 0]
-            np.testing.assert_allclose(
+            assert_allclose(
                 outputs[:, t], np.einsum("rk,rkv->rv", solved, G), atol=1e-10
             )
-        np.testing.assert_allclose(state.G, G, atol=1e-12)
+        assert_allclose(state.G, G, atol=1e-12)
         assert residuals.shape == (2, N)
         assert np.all(residuals <= 1e-12)
 
 
-@pytest.mark.nightly
-@pytest.mark.usefixtures("x64")
+@nightly
+@in_float64
 def test_the_equilibrium_of_fast_weights_is_a_mesa_layer():
     q, k, v, _ = draw()
 
@@ -152,17 +156,16 @@ def test_the_equilibrium_of_fast_weights_is_a_mesa_layer():
     outputs, equilibria = run(q, k, v)
     for W, info in equilibria:
         assert np.all(info.converged)
-        np.testing.assert_allclose(
-            np.einsum("rvk,rk->rv", W, q[:, -1]), outputs[:, -1], atol=1e-7
-        )
+        assert_allclose(np.einsum("rvk,rk->rv", W, q[:, -1]), outputs[:, -1], atol=1e-7)
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 @pytest.mark.parametrize(
     "read", [delta_rule, functools.partial(mesa, tol=1e-13, ridge=0.3)]
 )
 def test_gradients_of_sequences(read):
-    arrays, weight = draw(count=10), np.random.default_rng(7).normal(size=(2, 10, V))
+    arrays = draw(count=10)
+    weight = gaussian(2, 10, V, seed=7)
     assert_derivative(
         lambda arrays: jnp.sum(weight * read(*arrays, chunk_size=4)[0]),
         arrays,
@@ -170,7 +173,7 @@ def test_gradients_of_sequences(read):
     )
 
 
-@pytest.mark.nightly
+@nightly
 @pytest.mark.parametrize("layer", [delta_rule, mesa])
 def test_memory_of_value_and_gradient_is_linear_in_the_sequence(layer):
     def temporaries(count):
@@ -191,13 +194,11 @@ def test_memory_of_value_and_gradient_is_linear_in_the_sequence(layer):
 
 
 @pytest.mark.parametrize("shape", [(2, 0), (0, 5)])
-@pytest.mark.parametrize("read", [delta_rule, mesa])
+@every_read
 def test_an_empty_sequence_leaves_the_state(read, shape):
-    queries, values, rates = (
-        jnp.ones((*shape, 4)),
-        jnp.ones((*shape, 3)),
-        jnp.ones(shape),
-    )
+    queries = jnp.ones((*shape, 4))
+    values = jnp.ones((*shape, 3))
+    rates = jnp.ones(shape)
 
     def total(values):
         outputs, *others = read(queries, queries, values, rates)
@@ -226,7 +227,7 @@ def test_mesa_queries_of_zero_and_nan_and_unsolved_systems():
         *draw(count=9)
     )
     assert np.max(unsolved) > 1e-2
-    np.testing.assert_array_equal(np.isnan(outputs).all(axis=-1), np.arange(5) == 3)
+    assert_array_equal(np.isnan(outputs).all(axis=-1), np.arange(5) == 3)
     assert np.isfinite(gradient[:2]).all()
 
 
@@ -238,15 +239,15 @@ def test_sequences_of_bfloat16_are_computed_in_float32(read):
         lambda: (read(*arrays), read(*wide))
     )()
     assert outputs.dtype == jnp.bfloat16
-    np.testing.assert_array_equal(outputs, expected.astype(jnp.bfloat16))
+    assert_array_equal(outputs, expected.astype(jnp.bfloat16))
     chex.assert_trees_all_equal(state, ends)
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 def test_mesa_of_any_size_is_that_of_float64():
     """Of size 1: keys and queries of another one, with a ridge of its square, have
     the same outputs."""
-    queries, keys, values, towards = np.random.default_rng(0).normal(size=(4, 9, 4))
+    queries, keys, values, towards = gaussian(4, 9, 4)
 
     @functools.partial(jax.jit, static_argnums=(0, 1))
     def run(size, dtype):
@@ -264,18 +265,16 @@ def test_mesa_of_any_size_is_that_of_float64():
     expected = run(1.0, "float64")
     for size in (1e-10, 1e10):
         for theirs, leaf in zip(expected, run(size, "float32"), strict=True):
-            np.testing.assert_allclose(
-                leaf, theirs, rtol=1e-4, atol=1e-4, err_msg=str(size)
-            )
+            assert_allclose(leaf, theirs, rtol=1e-4, atol=1e-4, err_msg=str(size))
 
 
 PAIRS_OF_KEYS = {
     "one": np.eye(1, 5) + 1.0,
-    "few": np.random.default_rng(1).normal(size=(3, 5)),
-    "equal": np.tile(np.random.default_rng(2).normal(size=(1, 5)), (3, 1)),
-    "one of zero": np.random.default_rng(3).normal(size=(3, 5)) * [[1.0], [0.0], [1.0]],
-    "many": np.random.default_rng(4).normal(size=(9, 5)),
-    "many in a plane": np.round(np.random.default_rng(5).normal(size=(9, 2)))
+    "few": gaussian(3, 5, seed=1),
+    "equal": np.tile(gaussian(1, 5, seed=2), (3, 1)),
+    "one of zero": gaussian(3, 5, seed=3) * [[1.0], [0.0], [1.0]],
+    "many": gaussian(9, 5, seed=4),
+    "many in a plane": np.round(gaussian(9, 2, seed=5))
     @ np.array([[1.0, 2.0, 0.0, 1.0, -1.0], [0.0, 1.0, 1.0, -2.0, 1.0]]),
 }
 
@@ -291,8 +290,10 @@ def proximal_steps(ridge, W, pairs):
         stepped = layer.step(None, W, pairs)
         return jnp.sum(stepped**2), (stepped, layer.energy(None, stepped, pairs))
 
-    options = {"form": "proximal", "ridge": ridge}
-    layers = [fast_weights(K, V, step_size=size, **options) for size in SIZES]
+    layers = [
+        fast_weights(K, V, step_size=size, form="proximal", ridge=ridge)
+        for size in SIZES
+    ]
     before = layers[0].energy(None, W, pairs)
     return before, [jax.grad(step, has_aux=True)(pairs, layer) for layer in layers]
 
@@ -301,12 +302,10 @@ def proximal_steps(ridge, W, pairs):
 def test_proximal_steps_of_any_length_are_right_in_float32(kind):
     """Against singular values in float64, whose null directions are kept exactly."""
     keys = np.float32(PAIRS_OF_KEYS[kind]).astype(float)
-    values = np.float32(np.random.default_rng(6).normal(size=(len(keys), V))).astype(
-        float
-    )
+    values = np.float32(gaussian(len(keys), V, seed=6)).astype(float)
     if kind == "equal":
         values[:] = values[0]
-    W = np.float32(100.0 * np.random.default_rng(7).normal(size=(V, K))).astype(float)
+    W = np.float32(100.0 * gaussian(V, K, seed=7)).astype(float)
     left, singular, right = np.linalg.svd(keys, full_matrices=False)
     pairs = np.float32(np.concatenate([keys, values], axis=1))
     residual = np.max(np.abs(values - keys @ W.T))
@@ -327,11 +326,15 @@ def test_proximal_steps_of_any_length_are_right_in_float32(kind):
             assert np.isfinite(gradient).all()
 
 
-@pytest.mark.parametrize("read", [delta_rule, mesa])
+@every_read
 def test_pairs_of_rate_zero_are_left_out_whatever_they_hold(read):
     queries, keys, values, rates = draw(count=8)
     rates[:, [1, 6]] = 0.0
-    run = jax.jit(lambda *arrays: read(*arrays, chunk_size=4))
+
+    @jax.jit
+    def run(*arrays):
+        return read(*arrays, chunk_size=4)
+
     expected = run(queries, keys, values, rates)
     for held in (np.nan, np.inf, -np.inf, 1e30):
         for place in (1, 2):
@@ -340,43 +343,48 @@ def test_pairs_of_rate_zero_are_left_out_whatever_they_hold(read):
             chex.assert_trees_all_equal(run(*arrays), expected)
 
 
-@pytest.mark.parametrize("read", [delta_rule, mesa])
+@every_read
 def test_outputs_do_not_depend_on_later_pairs(read):
     arrays = draw(count=8)
-    run = jax.jit(lambda *arrays: read(*arrays, chunk_size=8))
+
+    @jax.jit
+    def run(*arrays):
+        return read(*arrays, chunk_size=8)
+
     expected, _, *_ = run(*arrays)
     for place in (1, 2, 3):
         broken = [array.copy() for array in arrays]
         broken[place][0, 5] = np.nan
         outputs, state, *_ = run(*broken)
-        np.testing.assert_array_equal(outputs[1], expected[1])
-        np.testing.assert_array_equal(outputs[0, :5], expected[0, :5])
+        assert_array_equal(outputs[1], expected[1])
+        assert_array_equal(outputs[0, :5], expected[0, :5])
         assert np.isnan(outputs[0, 5:]).all()
         assert all(np.isnan(leaf[0]).all() for leaf in jax.tree.leaves(state))
 
 
-@pytest.mark.parametrize("read", [delta_rule, mesa])
-def test_negative_rates_are_an_error_and_nan_where_traced(read):
-    queries, keys, values, rates = draw(count=4)
-    rates[1, 2] = -0.5
-    queries, keys, values, rates = map(jnp.asarray, (queries, keys, values, rates))
-    with pytest.raises(ValueError, match=r"rates\[1, 2\] must be at least 0, got -0.5"):
-        read(queries, keys, values, rates)
-    outputs = jax.jit(read)(queries, keys, values, rates)[0]
-    np.testing.assert_array_equal(
-        np.isnan(outputs).all(-1), [[False] * 4, [False, False, True, True]]
-    )
+@every_read
+def test_traced_negative_rates_give_nan(read):
+    """Known ones are an error, in test_errors.py."""
+    arrays = draw(count=4)
+    arrays[3][1, 2] = -0.5
+    outputs = jax.jit(read)(*arrays)[0]
+    expected = [[False] * 4, [False, False, True, True]]
+    assert_array_equal(np.isnan(outputs).all(-1), expected)
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 @pytest.mark.parametrize("read", [delta_rule, functools.partial(mesa, tol=1e-13)])
 def test_a_rate_of_zero_differentiates_like_a_small_one(read):
     queries, keys, values, rates = draw(count=4, batch=())
     rates[2] = 0.0
     queries, keys, values, rates = map(jnp.asarray, (queries, keys, values, rates))
-    run = jax.jit(lambda rate: jnp.sum(read(queries, keys, values, rates + rate)[0]))
+
+    @jax.jit
+    def run(rate):
+        return jnp.sum(read(queries, keys, values, rates + rate)[0])
+
     direction = np.eye(4)[2]
     slope = jax.jvp(run, (np.zeros(4),), (direction,))[1]
     difference = (run(1e-6 * direction) - run(0.0 * direction)) / 1e-6
-    np.testing.assert_allclose(slope, difference, rtol=1e-4)
+    assert_allclose(slope, difference, rtol=1e-4)
     assert abs(slope) > 1e-2

@@ -4,15 +4,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 import unroll_jax as uj
 from tests import reference
 from tests.energies.comparing import Case, assert_equal
+from tests.marks import in_float64
 from unroll_jax.energies import FeedForwardParams, clip_spectrum
 from unroll_jax.energies.proximal.operators import resolve_proximal
 
 # arrays are float64 unless a test makes them float32
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = in_float64
 SHRINK = uj.Proximal(
     lambda y: 0.5 * jnp.sum(y**2, (-2, -1)), lambda y, step_size: y / (1.0 + step_size)
 )
@@ -24,12 +26,12 @@ def test_energy_and_step_equal_the_reference():
     a user's own is taken as it is.
     """
     assert resolve_proximal(SHRINK) is SHRINK
-    rng, clipped, wide = np.random.default_rng(0), (0.1, 2.0), (-5.0, 5.0)
-    y, x, W_f = (
-        rng.uniform(size=(5, 4)),
-        rng.normal(size=(5, 4)),
-        rng.normal(size=(4, 4)),
-    )
+    rng = np.random.default_rng(0)
+    clipped = (0.1, 2.0)
+    wide = (-5.0, 5.0)
+    y = rng.uniform(size=(5, 4))
+    x = rng.normal(size=(5, 4))
+    W_f = rng.normal(size=(4, 4))
     values, basis = np.linalg.eigh((W_f + W_f.T) / 2)
     assert np.max(np.abs(values)) < 5.0
     assert np.any((values > 0.1) & (values < 2.0)), "clipped leaves one"
@@ -75,13 +77,14 @@ def test_derivatives_of_clipped_spectra_are_finite():
         clipped = clip_spectrum(W_f)
         return jnp.sum(clipped**2), clipped
 
-    gradient, skew = jax.jit(jax.grad(total, has_aux=True)), np.triu(np.ones((3, 3)), 1)
+    gradient = jax.jit(jax.grad(total, has_aux=True))
+    skew = np.triu(np.ones((3, 3)), 1)
     for level, slope in ((0.5, 1.0), (3.0, 0.0), (-1.0, 0.0)):
         slopes, clipped = gradient(level * np.eye(3) + skew - skew.T)
-        np.testing.assert_allclose(
+        assert_allclose(
             slopes, slope * 2.0 * level * np.eye(3), atol=1e-12, err_msg=f"{level=}"
         )
-        np.testing.assert_allclose(
+        assert_allclose(
             clipped,
             np.clip(level, 0.0, 0.95) * np.eye(3),
             atol=1e-12,
@@ -99,9 +102,10 @@ def test_the_step_of_the_authors_code_is_reported():
 
 
 def test_at_initialisation_the_default_step_qualifies():
-    drawn = jax.jit(
-        lambda key: jax.vmap(uj.feedforward(6).init)(jax.random.split(key, 20))
-    )
+    @jax.jit
+    def drawn(key):
+        return jax.vmap(uj.feedforward(6).init)(jax.random.split(key, 20))
+
     W_f = np.asarray(drawn(jax.random.key(20, impl="rbg")).W_f)
     assert W_f.shape == (20, 6, 6)
     assert len(np.unique(W_f[:, 0, 0])) == 20

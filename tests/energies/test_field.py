@@ -13,9 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import logsumexp, softmax
 
 from tests.energies.comparing import Case, assert_equal
+from tests.marks import in_float64
+from tests.reference import gaussian
 from unroll_jax import (
     Anchor,
     Descent,
@@ -75,7 +78,8 @@ def crate_reference(
         if compression is None
         else (1 - compression) * y + compression * attended
     )
-    eta, D = step_size or 0.1, params.D
+    eta = step_size or 0.1
+    D = params.D
     return energy, np.maximum(
         half + eta * (half @ D - half @ D.T @ D) - eta * sparsity, 0.0
     )
@@ -86,9 +90,12 @@ def energy_transformer_reference(params, y, *, guaranteed, step_size=0.1, epsilo
         y.var(-1, keepdims=True) + epsilon
     )
     g = params.scale * normed + params.shift
-    beta, energy, slope = 1 / np.sqrt(3), 0.0, np.zeros_like(g)
+    beta = 1 / np.sqrt(3)
+    energy = 0.0
+    slope = np.zeros_like(g)
     for W_Q, W_K in zip(params.W_Q, params.W_K, strict=True):
-        q, k = g @ W_Q.T, g @ W_K.T
+        q = g @ W_Q.T
+        k = g @ W_K.T
         # queries by keys
         scores = np.where(np.eye(N, dtype=bool), -np.inf, beta * q @ k.T)
         shares = softmax(scores, -1)
@@ -107,7 +114,10 @@ def hyper_set_reference(params, y, *, form="published", step_size=0.1, epsilon=1
         size = np.sqrt(np.mean(z**2, -1, keepdims=True) + epsilon)
         return gradient / size - z * np.mean(z * gradient, -1, keepdims=True) / size**3
 
-    D, energy, half, slope = params.D, 0.0, y.copy(), np.zeros_like(y)
+    D = params.D
+    energy = 0.0
+    half = y.copy()
+    slope = np.zeros_like(y)
     for W in params.W:
         z = normed(y @ W.T)
         scores = z @ z.T / np.sqrt(3)
@@ -149,11 +159,12 @@ REFERENCES = {
 }
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 @pytest.mark.parametrize("name", REFERENCES)
 def test_energy_and_step_equal_the_public_code_in_numpy(name):
     make, reference, table = REFERENCES[name]
-    rng, cases = np.random.default_rng(1), {}
+    rng = np.random.default_rng(1)
+    cases = {}
     y = rng.normal(size=(N, DIM))
     y = np.abs(y) if name == "crate" else y
     for options in table:
@@ -181,31 +192,36 @@ def rises(layers, params, y):
 
 def test_only_the_fixed_step_of_an_energy_transformer_rises():
     """Keys and queries five times their initial size: training makes such."""
-    sizes = {"num_heads": 1, "head_dim": 2, "num_memories": 2}
     made = [
-        energy_transformer(2, step_size=a, guaranteed=g, **sizes)
+        energy_transformer(
+            2, step_size=a, guaranteed=g, num_heads=1, head_dim=2, num_memories=2
+        )
         for g in (False, True)
         for a in (0.1, 1.0, 10.0)
     ]
-    y = np.random.default_rng(1).normal(size=(500, 2, 2)).astype("float32")
-    params = jax.tree.map(np.asarray, jax.jit(made[0].init)(jax.random.key(0)))
+    y = gaussian(500, 2, 2, seed=1).astype("float32")
+    params = jax.device_get(jax.jit(made[0].init)(jax.random.key(0)))
     risen = rises(made, params._replace(W_Q=5.0 * params.W_Q, W_K=5.0 * params.W_K), y)
     assert np.all(np.mean(risen[:3], axis=1) > 0.1)
     assert not np.any(risen[3:])
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 def test_the_published_hyper_set_step_points_uphill():
     layer = hyper_set(3, num_heads=1, head_dim=2, width=4)
 
     def slope(key):
         key_init, key_y = jax.random.split(key)
-        params, y = layer.init(key_init), jax.random.normal(key_y, (3, 3))
+        params = layer.init(key_init)
+        y = jax.random.normal(key_y, (3, 3))
         return jnp.sum(
             jax.grad(layer.energy, 1)(params, y) * (layer.step(params, y) - y)
         )
 
-    drawn = jax.jit(lambda key: jax.vmap(slope)(jax.random.split(key, 1000)))
+    @jax.jit
+    def drawn(key):
+        return jax.vmap(slope)(jax.random.split(key, 1000))
+
     slopes = np.asarray(drawn(jax.random.key(0, impl="rbg")))
     assert 0.1 < np.mean(slopes > 0.0) < 0.5  # 19%: at these no step size helps
 
@@ -252,13 +268,13 @@ def wild(scale):
 
 def test_a_safeguarded_step_is_halved_until_it_falls():
     y = np.float32([1.0, -2.0, 3.0])[:, None, None]
-    step = jax.jit(
-        lambda scale, y: safeguarded(wild(scale), halvings=4).step(None, y, None)
-    )
+
+    @jax.jit
+    def step(scale, y):
+        return safeguarded(wild(scale), halvings=4).step(None, y, None)
+
     for scale, length in ((0.5, 1.0), (1.5, 0.5), (6.0, 0.25), (1e6, 0.0)):
-        np.testing.assert_allclose(
-            step(scale, y), (1.0 - length * (scale + 1.0)) * y, rtol=1e-6
-        )
+        assert_allclose(step(scale, y), (1.0 - length * (scale + 1.0)) * y, rtol=1e-6)
     layer = wild(0.5)._replace(smooth=lambda params, y, x: 0.0 * y)
     assert safeguarded(layer).smooth is layer.smooth
 
@@ -272,7 +288,7 @@ def test_a_safeguarded_step_stays_where_it_is_nan():
         return safeguarded(broken).step(None, y, None)
 
     for bad in (np.nan, np.inf):
-        np.testing.assert_array_equal(
+        assert_array_equal(
             step(bad, np.float32([[[1.0]], [[-1.0]]])), [[[1.0]], [[-0.5]]]
         )
 
@@ -282,7 +298,8 @@ def test_proximal_steps_of_crate_lower_large_codes_in_float32(kind):
     """Next to determinants of the tokens' Gram matrix in float64."""
     layer = crate(DIM, num_heads=2, head_dim=2, form="proximal")
     rng = np.random.default_rng(0)
-    shares, direction = rng.uniform(0.5, 1.0, (N, 1)), rng.uniform(0.5, 1.0, DIM)
+    shares = rng.uniform(0.5, 1.0, (N, 1))
+    direction = rng.uniform(0.5, 1.0, DIM)
     y = {
         "collinear": shares * direction,
         "equal": np.ones((N, DIM)),
@@ -303,9 +320,7 @@ def test_proximal_steps_of_crate_lower_large_codes_in_float32(kind):
         expected, _ = crate_reference(
             params._replace(U=wide[0]), wide[1], form="proximal"
         )
-        np.testing.assert_allclose(
-            before, expected, rtol=2e-6, err_msg=f"{kind}, {size}"
-        )
+        assert_allclose(before, expected, rtol=2e-6, err_msg=f"{kind}, {size}")
 
 
 def test_proximal_steps_of_crate_on_many_equal_tokens_are_finite():
@@ -343,7 +358,7 @@ def test_a_safeguarded_layer_keeps_the_energies_of_any_anchor():
             return energies, certify(wrapped, params, y, anchor, num_points=1).energy
 
         energies, certified = run(np.float32(y))
-        np.testing.assert_allclose(certified, energies, rtol=1e-6)
+        assert_allclose(certified, energies, rtol=1e-6)
 
 
 def test_an_absent_token_at_infinity_stays_under_a_shortened_step():
@@ -352,6 +367,7 @@ def test_an_absent_token_at_infinity_stays_under_a_shortened_step():
         energy=lambda params, y, x: jnp.sum(jnp.where(x, 0.5 * y**2, 0.0)),
         step=lambda params, y, x: jnp.where(x, -2.5 * y, y),
     )
-    y, there = jnp.array([1.0, jnp.inf, -jnp.inf]), jnp.array([True, False, False])
+    y = jnp.array([1.0, jnp.inf, -jnp.inf])
+    there = jnp.array([True, False, False])
     stepped = safeguarded(far).step(None, y, there)
-    np.testing.assert_array_equal(stepped, [-0.75, np.inf, -np.inf])
+    assert_array_equal(stepped, [-0.75, np.inf, -np.inf])

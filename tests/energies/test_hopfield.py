@@ -2,16 +2,17 @@
 
 import jax
 import numpy as np
-import pytest
+from numpy.testing import assert_allclose
 from scipy.special import logsumexp, softmax
 
 from tests.energies.attention.examples import tokens
 from tests.energies.comparing import Case, assert_equal
+from tests.marks import in_float64
 from unroll_jax.descent import Anchor
 from unroll_jax.energies.hopfield import HopfieldParams, hopfield
 
 # arrays are float64 unless a test makes them float32
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = in_float64
 N, M, DIM = 5, 7, 3
 OWN = HopfieldParams(None)
 
@@ -29,8 +30,11 @@ def reference_step(y, S, b, anchor=0.0, step_size=1.0):
 
 def test_energy_and_step_equal_the_reference():
     """With learned patterns, and with keys, of which some or all may be absent."""
-    y, S, B = tokens(0, (N, DIM)), tokens(1, (M, DIM)), tokens(2, (N, DIM))
-    some, cases = np.arange(M) % 3 != 1, {}
+    y = tokens(0, (N, DIM))
+    S = tokens(1, (M, DIM))
+    B = tokens(2, (N, DIM))
+    some = np.arange(M) % 3 != 1
+    cases = {}
     for b, size in ((0.5, 1.0), (20.0, 0.3)):
         crossed = hopfield(DIM, inverse_temperature=b, step_size=size)
         learned = hopfield(DIM, num_patterns=M, inverse_temperature=b, step_size=size)
@@ -41,10 +45,8 @@ def test_energy_and_step_equal_the_reference():
             ("patterns", learned, HopfieldParams(S), None, S, 0.0),
             ("patterns and anchor", learned, HopfieldParams(S), B, S, B),
         ):
-            energy, step = (
-                reference_energy(y, kept, b, anchor),
-                reference_step(y, kept, b, anchor, size),
-            )
+            energy = reference_energy(y, kept, b, anchor)
+            step = reference_step(y, kept, b, anchor, size)
             cases[f"b={b}, {name}"] = Case(layer, params, y, x, energy, step)
     assert_equal(cases)
 
@@ -52,10 +54,11 @@ def test_energy_and_step_equal_the_reference():
 def test_cold_lookups_return_the_nearest_pattern():
     """For patterns of one length the limit of b to infinity is retrieval of the
     nearest of them, in one step."""
-    S, y = tokens(6, (M, DIM)), tokens(7, (4, N, DIM))
+    S = tokens(6, (M, DIM))
+    y = tokens(7, (4, N, DIM))
     S /= np.linalg.norm(S, axis=1, keepdims=True)
     nearest = S[np.argmin(np.linalg.norm(y[..., None, :] - S, axis=-1), axis=-1)]
-    np.testing.assert_allclose(
+    assert_allclose(
         jax.jit(hopfield(DIM, inverse_temperature=1e6).step)(OWN, y, S),
         nearest,
         atol=1e-9,

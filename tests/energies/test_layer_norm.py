@@ -5,26 +5,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 import unroll_jax as uj
+from tests.marks import in_float64
 
 DIM = 6
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 def test_energy_and_step_equal_the_reference_and_flax():
     """The step is y less a gradient step. Falls of the energy are in
     test_proven_falls.py."""
-    rng, cases = (
-        np.random.default_rng(0),
-        [(None, 0.0), (None, 1e-6), (0.7, 0.0), (2.0, 0.1)],
-    )
+    rng = np.random.default_rng(0)
+    cases = [(None, 0.0), (None, 1e-6), (0.7, 0.0), (2.0, 0.1)]
     y = rng.normal(size=(2, 3, 5, DIM)) + 3.0 * rng.normal(size=(2, 3, 5, 1))
     y *= 10.0 ** rng.uniform(-3.0, 3.0, size=(2, 3, 5, 1))
-    squares, offset = (
-        np.sum((y - y.mean(axis=-1, keepdims=True)) ** 2, axis=-1),
-        y.sum(axis=-1) ** 2 / (2 * DIM),
-    )
+    squares = np.sum((y - y.mean(axis=-1, keepdims=True)) ** 2, axis=-1)
+    offset = y.sum(axis=-1) ** 2 / (2 * DIM)
 
     @jax.jit
     def measure(y):
@@ -65,20 +63,18 @@ def test_energy_and_step_equal_the_reference_and_flax():
             - radius * np.sqrt(squares + DIM * epsilon)
             + 0.5 * radius**2
         )
-        np.testing.assert_allclose(
-            energy, np.sum(tokens, axis=-1), rtol=1e-12, err_msg=message
-        )
-        np.testing.assert_allclose(
+        assert_allclose(energy, np.sum(tokens, axis=-1), rtol=1e-12, err_msg=message)
+        assert_allclose(
             stepped,
             y - gradient,
             rtol=1e-11,
             atol=1e-11 * np.abs(y).max(),
             err_msg=message,
         )
-        np.testing.assert_allclose(
+        assert_allclose(
             damped, y - 0.3 * gradient, rtol=1e-9, atol=1e-9, err_msg=message
         )
-        np.testing.assert_allclose(
+        assert_allclose(
             stepped, flax * radius / np.sqrt(DIM), rtol=1e-9, atol=1e-9, err_msg=message
         )
 
@@ -100,12 +96,13 @@ def test_tokens_of_any_size_are_normalised(epsilon):
         centred = wide - wide.mean(-1, keepdims=True)
         length = np.sqrt(np.mean(centred**2, -1, keepdims=True) + epsilon)
         normed, slopes = step_and_slopes(y)
-        np.testing.assert_allclose(
+        assert_allclose(
             normed, centred / length, rtol=1e-5, atol=1e-30, err_msg=f"size {size}"
         )
-        u, n = centred[0], length[0]
+        u = centred[0]
+        n = length[0]
         expected = (np.eye(3) - 1 / 3) / n - np.outer(u, u) / (3 * n**3)
-        np.testing.assert_allclose(
+        assert_allclose(
             slopes,
             expected,
             rtol=2e-5,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.energies.dust_reference import ATOMS, DIM, N
+from tests.marks import in_float64
 from tests.test_conformance import energies_and_roundoff
 from unroll_jax.energies import hopfield, layer_norm, lista, opteq, opteq_conv
 
@@ -62,10 +63,8 @@ LAYERS = {
 
 def drawn(name):
     layer, _, *shapes = LAYERS[name]
-    rng, wanted = (
-        np.random.default_rng(6),
-        jax.eval_shape(layer.init, jax.random.key(0)),
-    )
+    rng = np.random.default_rng(6)
+    wanted = jax.eval_shape(layer.init, jax.random.key(0))
 
     def leaf(shape):
         return 10.0 ** rng.uniform(-3.0, 3.0, (DRAWS, *(1,) * len(shape))) * rng.normal(
@@ -90,7 +89,7 @@ def cancelled(params, y, x):
     return jnp.sum((y @ params.W.T + x @ params.U.T + params.b) ** 2)
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_step_lowers_its_energy_as_proven(name):
     layer, constant, event, _ = LAYERS[name]

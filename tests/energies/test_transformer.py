@@ -4,10 +4,11 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
 from tests import reference
+from tests.marks import in_float64, nightly
 from unroll_jax.energies import (
     TransformerParams,
     UnrolledLayerParams,
@@ -21,7 +22,7 @@ from unroll_jax.energies.transformer import EXAMPLE
 N, DIM = 5, 3
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 def test_the_default_layer_is_equation_20():
     """prox_phi([softmax_beta(Y W_a W_a^T Y^T) Y] W_f^s + a B), the Y that the
     paper's print drops included."""
@@ -35,16 +36,17 @@ def test_the_default_layer_is_equation_20():
     actual = jax.jit(uj.transformer(DIM, rank=2).step)(
         TransformerParams(W_a, W_f), y, x
     )
-    np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-14)
+    assert_allclose(actual, expected, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 def test_the_unrolled_layer_equals_the_reference_with_masks():
     rng = np.random.default_rng(8)
     y, V, W, U = (
         rng.normal(size=shape) for shape in ((2, 3, N, DIM), (2, DIM), (3, 3), (3, 3))
     )
-    params, mask = UnrolledLayerParams(V, W, U), jnp.arange(N) < 3
+    params = UnrolledLayerParams(V, W, U)
+    mask = jnp.arange(N) < 3
     padded = np.where(mask[:, None], y[0, 0], np.nan)
 
     @jax.jit
@@ -59,20 +61,21 @@ def test_the_unrolled_layer_equals_the_reference_with_masks():
     stepped, with_padding, slopes = run(params, y, padded)
     for place in np.ndindex(2, 3):
         expected = reference.unrolled_layer(y[place], V, W, U)
-        np.testing.assert_allclose(stepped[place], expected, rtol=1e-12, atol=1e-14)
-    np.testing.assert_allclose(
+        assert_allclose(stepped[place], expected, rtol=1e-12, atol=1e-14)
+    assert_allclose(
         with_padding[:3],
         reference.unrolled_layer(y[0, 0, :3], V, W, U),
         rtol=1e-12,
         atol=1e-14,
     )
-    np.testing.assert_array_equal(with_padding[3:], padded[3:])
+    assert_array_equal(with_padding[3:], padded[3:])
     chex.assert_trees_all_close(*slopes, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.nightly
+@nightly
 def test_the_condition_that_the_table_checks_is_the_stated_one():
-    entry, a = uj.DESCENTS["transformer"], EXAMPLE["step_size"]
+    entry = uj.DESCENTS["transformer"]
+    a = EXAMPLE["step_size"]
     pair = attention(form="softmax", dim=examples.DIM)
 
     @jax.jit
@@ -80,7 +83,8 @@ def test_the_condition_that_the_table_checks_is_the_stated_one():
     def measure(key):
         layer, y, x = entry.example(key, ())
         params = layer.init(jax.random.fold_in(key, 0))
-        W_a, symmetric = AttentionParams(params.W_a), (params.W_f + params.W_f.T) / 2
+        W_a = AttentionParams(params.W_a)
+        symmetric = (params.W_f + params.W_f.T) / 2
         left = (pair.step(W_a, y) - y) @ (
             (1.0 - a) * jnp.eye(examples.DIM) - a * symmetric
         )
@@ -99,6 +103,4 @@ def test_the_condition_that_the_table_checks_is_the_stated_one():
     )
     assert np.sum((share > 0.51) & (share < 0.99) & (length <= 0.99)) > 10
     clear = (np.abs(share - 0.5) > 1e-3) & (np.abs(length - 1.0) > 1e-3)
-    np.testing.assert_array_equal(
-        held[clear], ((share <= 0.5) & (length <= 1.0))[clear]
-    )
+    assert_array_equal(held[clear], ((share <= 0.5) & (length <= 1.0))[clear])

@@ -4,12 +4,12 @@ ball, whose radius is known here."""
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
+from tests.marks import in_float64
 from unroll_jax import transformer
 from unroll_jax.energies import TransformerParams
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = in_float64
 DIM, TOKENS = 3, 6
 
 
@@ -27,7 +27,8 @@ def radius(W_a, W_f, step_size):
         * (TOKENS - 1)
         / np.linalg.svd(W_a, compute_uv=False)[-1]
     )
-    q, pairs = np.max(np.abs(1.0 - step_size * mu)), TOKENS * (TOKENS - 1)
+    q = np.max(np.abs(1.0 - step_size * mu))
+    pairs = TOKENS * (TOKENS - 1)
     assert q < 1.0
     return np.max(
         np.roots([1.0 - q**2, -2.0 * q**2 * kappa, -(q**2) * kappa**2 - pairs])
@@ -45,10 +46,8 @@ def change(layer):
 
 def draw(seed, step_size):
     rng = np.random.default_rng(seed)
-    W_a, basis = (
-        rng.normal(size=(DIM, DIM)),
-        np.linalg.qr(rng.normal(size=(DIM, DIM)))[0],
-    )
+    W_a = rng.normal(size=(DIM, DIM))
+    basis = np.linalg.qr(rng.normal(size=(DIM, DIM)))[0]
     M = basis @ np.diag(rng.uniform(0.05, 1.9 / step_size, DIM)) @ basis.T
     y = rng.normal(size=(3, 200, TOKENS, DIM))
     y[1] = y[1, :, :1] + 0.1 * y[1]
@@ -80,10 +79,8 @@ def test_inside_of_the_ball_it_may_rise():
             np.concatenate([np.full((5, 1), 99.5), 2.0 * np.eye(5)], axis=1),
         ]
     )
-    layer, weights = (
-        transformer(6, phi="identity", step_size=1e-5),
-        (np.eye(6), np.zeros((6, 6))),
-    )
+    layer = transformer(6, phi="identity", step_size=1e-5)
+    weights = (np.eye(6), np.zeros((6, 6)))
     assert (
         change(layer)(TransformerParams(*map(jnp.asarray, weights)), jnp.asarray(y))
         > 1.0

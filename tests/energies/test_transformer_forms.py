@@ -4,9 +4,11 @@ NumPy, and taken apart."""
 import jax
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 import unroll_jax as uj
 from tests import reference
+from tests.marks import in_float64
 from unroll_jax.energies import TransformerParams
 
 N, DIM, STEP = 5, 3, 0.05
@@ -27,11 +29,9 @@ QUICK = ("plain", "input and row")  # all others run in make test-rest
 
 
 def reference_layer(options, params, y, x):
-    A, B, W_f = (
-        x if "ridge" in options else None,
-        x if params.row is None else params.row,
-        params.W_f,
-    )
+    A = x if "ridge" in options else None
+    B = x if params.row is None else params.row
+    W_f = params.W_f
     if "spectrum" in options:
         values, basis = np.linalg.eigh((W_f + W_f.T) / 2)
         W_f = (basis * np.clip(values, *options["spectrum"])) @ basis.T
@@ -52,7 +52,7 @@ def reference_layer(options, params, y, x):
     )
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 @pytest.mark.parametrize(
     "form",
     [
@@ -61,7 +61,8 @@ def reference_layer(options, params, y, x):
     ],
 )
 def test_energy_and_step_equal_the_reference_and_parts(form):
-    options, rng = FORMS[form], np.random.default_rng(0)
+    options = FORMS[form]
+    rng = np.random.default_rng(0)
     layer, parts = (
         make(DIM, rank=2, step_size=STEP, **options)
         for make in (uj.transformer, uj.transformer_parts)
@@ -72,7 +73,8 @@ def test_energy_and_step_equal_the_reference_and_parts(form):
     params = TransformerParams(
         W_a, W_f, row if options.get("anchor") == "row" else None
     )
-    y, x = rng.uniform(0.1, 0.9, size=(N, DIM)), rng.normal(size=(N, DIM))
+    y = rng.uniform(0.1, 0.9, size=(N, DIM))
+    x = rng.normal(size=(N, DIM))
     shapes = jax.eval_shape(layer.init, jax.random.key(0))
     assert jax.tree.map(np.shape, params) == jax.tree.map(
         lambda leaf: leaf.shape, shapes
@@ -100,15 +102,14 @@ def test_energy_and_step_equal_the_reference_and_parts(form):
 
     (energy, stepped), of_parts, features = everything(params, y, x)
     for expected_energy, expected in (reference_layer(options, params, y, x), of_parts):
-        np.testing.assert_allclose(energy, expected_energy, rtol=1e-12)
-        np.testing.assert_allclose(stepped, expected, rtol=1e-12, atol=1e-14)
-    np.testing.assert_allclose(*features, rtol=1e-10, atol=1e-12)
+        assert_allclose(energy, expected_energy, rtol=1e-12)
+        assert_allclose(stepped, expected, rtol=1e-12, atol=1e-14)
+    assert_allclose(*features, rtol=1e-10, atol=1e-12)
 
 
 def test_all_parameters_are_drawn_apart():
-    params = jax.tree.map(
-        np.asarray,
-        jax.jit(uj.transformer(8, anchor="row").init)(jax.random.key(0, impl="rbg")),
+    params = jax.device_get(
+        jax.jit(uj.transformer(8, anchor="row").init)(jax.random.key(0, impl="rbg"))
     )
     # both would be one matrix, scaled
     assert abs(np.corrcoef(params.W_a.ravel(), params.W_f.ravel())[0, 1]) < 0.5

@@ -14,7 +14,8 @@ def symmetric_weights(
     """W (width, dim) with spectral norm^2 = square, U (width, inputs): the layer W^T
     relu(W z + U x)."""
     draw = np.random.default_rng(seed)
-    W, U = draw.normal(size=(width, dim)), draw.normal(size=(width, inputs))
+    W = draw.normal(size=(width, dim))
+    U = draw.normal(size=(width, inputs))
     return jnp.asarray(W * np.sqrt(square) / np.linalg.norm(W, 2), dtype), jnp.asarray(
         U, dtype
     )

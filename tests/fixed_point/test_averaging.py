@@ -4,14 +4,16 @@ tests/test_opteq_convergence.py."""
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
+from numpy.testing import assert_allclose
 
 import unroll_jax as uj
 from tests.fixed_point.problems import inputs, skew_weights, tanh_step
+from tests.marks import in_float64
+from tests.reference import gaussian
 from unroll_jax import fixed_point as fp
 from unroll_jax.energies.equilibrium.regularisers import decorrelation
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = in_float64
 
 
 def test_averaging_takes_all_the_stated_steps_and_can_be_differentiated():
@@ -22,37 +24,40 @@ def test_averaging_takes_all_the_stated_steps_and_can_be_differentiated():
         0.4,
         0.2,
     )
-    A, x = np.asarray(skew_weights()), np.asarray(inputs(8))
+    A = np.asarray(skew_weights())
+    x = np.asarray(inputs(8))
 
     def looped(x):
-        z, gamma = np.zeros(8), 0.5 / smoothness
+        z = np.zeros(8)
+        gamma = 0.5 / smoothness
         for k in range(1, 7):
-            beta, weight = eta / k**p, eta / k**c
+            beta = eta / k**p
+            weight = eta / k**c
             z = beta * ((1 - gamma * weight) * z - gamma * 3.0 * (z - 1.0)) + (
                 1 - beta
             ) * np.tanh(z @ A + x)
         return z
 
     solver = fp.averaged(R, smoothness=smoothness, eta=eta, p=p, c=c)
-    start, options = (
-        jnp.zeros(8),
-        {"solver": solver, "tol": 0.9, "on_failure": "accept"},
-    )
+    start = jnp.zeros(8)
+    options = {"solver": solver, "tol": 0.9, "on_failure": "accept"}
 
     def run(x, **given):
         return uj.equilibrium(tanh_step, jnp.asarray(A), start, x, **options | given)
 
     averaged = lambda x: run(x, adjoint=fp.unrolled(6))[0]
     step = 1e-6 * np.cos(np.arange(8.0))
-    both = jax.jit(
-        lambda x, step: (jax.jvp(averaged, (x,), (step,)), run(x, max_steps=6))
-    )
+
+    @jax.jit
+    def both(x, step):
+        return (jax.jvp(averaged, (x,), (step,)), run(x, max_steps=6))
+
     (value, slope), (unstopped, info) = both(x, step)
-    np.testing.assert_allclose(value, looped(x), rtol=1e-12)
+    assert_allclose(value, looped(x), rtol=1e-12)
     # f of the last state
-    np.testing.assert_allclose(unstopped, np.tanh(looped(x) @ A + x), rtol=1e-12)
+    assert_allclose(unstopped, np.tanh(looped(x) @ A + x), rtol=1e-12)
     assert int(info.steps) == 6  # also where the tolerance is met
-    np.testing.assert_allclose(
+    assert_allclose(
         slope, (looped(x + step) - looped(x - step)) / 2, rtol=1e-5, atol=1e-13
     )
 
@@ -60,7 +65,8 @@ def test_averaging_takes_all_the_stated_steps_and_can_be_differentiated():
 def test_a_regulariser_of_the_whole_batch_sees_the_whole_batch():
     """With T = 0, one step from z is beta S(z). S has the slope of R over all rows,
     by finite differences."""
-    R, z = decorrelation().value, np.random.default_rng(0).normal(size=(5, 3))
+    R = decorrelation().value
+    z = gaussian(5, 3)
     solver = fp.averaged(R, smoothness=2.0, couples_examples=True)
     options = {
         "solver": solver,
@@ -77,4 +83,4 @@ def test_a_regulariser_of_the_whole_batch_sees_the_whole_batch():
 
     y, (above, below) = run(z)
     slope = (np.asarray(above) - np.asarray(below)).reshape(z.shape) / 2e-6
-    np.testing.assert_allclose(y, 0.75 * z - 0.25 * slope, atol=1e-8)
+    assert_allclose(y, 0.75 * z - 0.25 * slope, atol=1e-8)

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import unroll_jax as uj
+from tests.marks import types_unchecked
 
-pytestmark = pytest.mark.usefixtures("unchecked")
+pytestmark = types_unchecked
 # Counted with JAX 0.12.0 on a CPU, with a little room: 50, 97, 84, 31 and 45.
 BARS = {
     "value": 50,
@@ -46,7 +47,7 @@ def compile_cell(name):
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="counts of XLA's CPU")
 @pytest.mark.parametrize("name", BARS)
-def test_a_program_has_few_fused_kernels_and_reports_only_where_asked(name):
+def test_programs_have_few_kernels_and_report_only_where_asked(name):
     text = compile_cell(name)
     assert len(re.findall(r" fusion\(", text)) <= BARS[name]
     reports = "callback" in text or " conditional(" in text

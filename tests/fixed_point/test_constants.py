@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from tests.fixed_point.test_lista import dictionaries, lista_problem
+from tests.marks import in_float64, nightly, types_unchecked
+from tests.reference import gaussian
 from unroll_jax import fixed_point as fp
 from unroll_jax.energies import ListaParams
 from unroll_jax.fixed_point import (
@@ -20,7 +22,7 @@ from unroll_jax.fixed_point import (
 from unroll_jax.fixed_point.status import CONVERGED, MAX_STEPS, NONFINITE
 from unroll_jax.fixed_point.stopping import StopRule
 
-pytestmark = [pytest.mark.usefixtures("unchecked"), pytest.mark.nightly]
+pytestmark = [types_unchecked, nightly]
 MODULES = decisions, loop, stopping, solvers, adjoints, derivatives
 RULE = StopRule(1e-5, 1000, float(np.finfo(np.float32).eps))
 WIDTH = 16
@@ -43,13 +45,13 @@ VALUES = {
 
 
 def spectrum(least, most):
-    draw = np.random.default_rng(5).normal(size=(WIDTH, WIDTH))
+    draw = gaussian(WIDTH, WIDTH, seed=5)
     basis, _ = np.linalg.qr(draw)
     return (basis * np.linspace(least, most, WIDTH)) @ basis.T
 
 
 def turned(factor):
-    draw = np.random.default_rng(6).normal(size=(WIDTH, WIDTH))
+    draw = gaussian(WIDTH, WIDTH, seed=6)
     return factor * np.linalg.qr(draw)[0]
 
 
@@ -151,7 +153,7 @@ def test_no_constant_decides_how_a_problem_ends(name, side, monkeypatch):
     check_ends()
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 @pytest.mark.parametrize("name", VALUES)
 @pytest.mark.parametrize("side", ["less", "more"])
 def test_no_constant_makes_a_wrong_code_converge(name, side, monkeypatch):

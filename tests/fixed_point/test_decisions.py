@@ -7,13 +7,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
+from tests.marks import types_unchecked
+from tests.reference import gaussian
 from unroll_jax import fixed_point as fp
 from unroll_jax.fixed_point import decisions, loop
 from unroll_jax.fixed_point.decisions import ACCELERATED, ENDED, GIVEN_UP, PLAIN
 from unroll_jax.fixed_point.stopping import StopRule
 
-pytestmark = pytest.mark.usefixtures("unchecked")
+pytestmark = types_unchecked
 RULE = StopRule(1e-5, 200, float(np.finfo(np.float32).eps))
 WIDTH = 48
 
@@ -57,7 +60,7 @@ def solution(A, x):
 
 
 def drawn(*shape):
-    return np.random.default_rng(5).normal(size=shape)
+    return gaussian(*shape, seed=5)
 
 
 def spectrum(least, most):
@@ -68,48 +71,50 @@ def spectrum(least, most):
 def test_rows_that_contract_quickly_take_plain_steps_to_the_end():
     """They are checked after the first step, then every four, and sooner near the
     end."""
-    A, x = spectrum(-0.5, 0.5), drawn(2, WIDTH)
+    A = spectrum(-0.5, 0.5)
+    x = drawn(2, WIDTH)
     carries = follow(A, x, 0.0 * x)
     assert set(phases(carries[:-1])) == {PLAIN}
     several = decisions.CHECK_INTERVAL
     assert blocks(carries)[:4] == [1, several, several, several]
     assert 1 in blocks(carries)[4:]
-    np.testing.assert_allclose(carries[-1].z, solution(A, x), atol=1e-3)
+    assert_allclose(carries[-1].z, solution(A, x), atol=1e-3)
     assert max(carries[-1].residual) <= RULE.tol
 
 
-def test_a_slow_row_accelerates_all_once_it_is_known_to_be_slow():
-    A, x = spectrum(0.85, 0.95), drawn(2, WIDTH)
-    carries = follow(A, x, solution(A, x) + drawn(2, WIDTH))
+@pytest.mark.parametrize(
+    ("A", "error"),
+    [(spectrum(0.85, 0.95), 1.0), (-1.2 * np.eye(WIDTH), 1e-2)],
+    ids=["slow", "rises"],
+)
+def test_rows_that_are_slow_or_rise_accelerate_after_their_block(A, error):
+    x = drawn(2, WIDTH)
+    carries = follow(A, x, solution(A, x) + error * drawn(2, WIDTH))
     assert phases(carries)[:3] == [PLAIN, PLAIN, ACCELERATED]
     assert schedule(carries[2]).number == 1 + decisions.CHECK_INTERVAL
     assert set(blocks(carries)[2:]) == {1}
+    assert_allclose(carries[-1].z, solution(A, x), rtol=2e-3, atol=1e-3)
 
 
 def test_a_slow_row_stays_plain_if_few_steps_remain():
     """.95^32 is about .2: enough for the last digit, and not for three."""
-    A, x = 0.95 * np.eye(WIDTH), drawn(2, WIDTH)
+    A = 0.95 * np.eye(WIDTH)
+    x = drawn(2, WIDTH)
     for error, accelerates in ((1e-3, False), (1e-1, True)):
         carries = follow(A, x, (1.0 + error) * 20.0 * x)
         assert (ACCELERATED in phases(carries)) == accelerates, error
 
 
-def test_a_residual_that_rises_accelerates_after_the_block_in_which_it_does():
-    A, x = -1.2 * np.eye(WIDTH), drawn(2, WIDTH)
-    carries = follow(A, x, solution(A, x) + 1e-2 * drawn(2, WIDTH))
-    assert phases(carries)[:3] == [PLAIN, PLAIN, ACCELERATED]
-    np.testing.assert_allclose(carries[-1].z, solution(A, x), atol=1e-3)
-
-
 def test_acceleration_that_gains_nothing_is_given_up_for_good():
     """Of a rotation in many planes, five differences tell little."""
-    A, x = 0.9 * np.linalg.qr(drawn(WIDTH, WIDTH))[0], drawn(2, WIDTH)
+    A = 0.9 * np.linalg.qr(drawn(WIDTH, WIDTH))[0]
+    x = drawn(2, WIDTH)
     carries = follow(A, x, 0.0 * x)
     seen = phases(carries)
     begin = seen.index(GIVEN_UP)
     assert seen.count(ACCELERATED) % decisions.TRIAL_STEPS == 0
     assert set(seen[begin:-1]) == {GIVEN_UP}
-    np.testing.assert_allclose(carries[-1].z, solution(A, x), atol=1e-3)
+    assert_allclose(carries[-1].z, solution(A, x), atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +166,7 @@ def kink(z):
     return z + jnp.where(z < 3.0, 0.1 - 1e-3 * z, 0.097 * (4.0 - z))
 
 
-def test_a_row_that_acceleration_leads_astray_returns_to_its_best_state_once():
+def test_rows_led_astray_return_to_their_best_state_once():
     """The drift seems to end at 100, where f(z) - z is a hundred times as large."""
     carries = follow(np.eye(1), np.zeros((1, 1)), np.zeros((1, 1)), kinked=True)
     ages = [int(carry.best.age[0]) for carry in carries]
@@ -169,15 +174,7 @@ def test_a_row_that_acceleration_leads_astray_returns_to_its_best_state_once():
     returned = [k for k, age in enumerate(ages) if age == 0 and updates[k] > 0]
     assert returned
     for k in returned:
-        np.testing.assert_array_equal(carries[k].z, carries[k].best.z)
+        assert_array_equal(carries[k].z, carries[k].best.z)
         assert ages[k + 1] == updates[k + 1] - updates[k]
     assert float(carries[-1].residual[0]) <= RULE.tol
-    np.testing.assert_allclose(carries[-1].z, 4.0, atol=1e-3)
-
-
-def test_the_loop_ends_at_the_cap_whatever_its_phase():
-    for A in (spectrum(-0.5, 0.5), spectrum(0.0, 0.999)):
-        carries = follow(A, drawn(2, WIDTH), np.zeros((2, WIDTH)), max_steps=7)
-        assert schedule(carries[-1]).number == 7
-        assert carries[-1].steps.tolist() == [7, 7]
-        assert carries[-1].active.all()
+    assert_allclose(carries[-1].z, 4.0, atol=1e-3)

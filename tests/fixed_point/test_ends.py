@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
 from tests.fixed_point.problems import (
@@ -19,15 +20,14 @@ from tests.fixed_point.problems import (
     skew_weights,
     tanh_step,
 )
+from tests.marks import types_unchecked
 from unroll_jax import fixed_point as fp
 from unroll_jax.fixed_point import SOLVERS
 from unroll_jax.fixed_point.status import CONVERGED, MAX_STEPS, NONFINITE, STALLED
 
-pytestmark = pytest.mark.usefixtures("unchecked")
-A, ONES = (
-    np.asarray(skew_weights(norm=0.8, dtype=jnp.float32)),
-    np.ones((1, 3), np.float32),
-)
+pytestmark = types_unchecked
+A = np.asarray(skew_weights(norm=0.8, dtype=jnp.float32))
+ONES = np.ones((1, 3), np.float32)
 
 
 def grow(p, z, x):
@@ -79,7 +79,7 @@ def factored():
     return layer, arguments, program(layer, tol=1e-6)
 
 
-def test_a_converged_example_is_frozen_and_a_small_fixed_point_is_told_from_a_contraction_to_zero():
+def test_converged_examples_stay_and_small_fixed_points_are_not_zero():
     """An example that is at its fixed point comes back bit for bit, however long
     another one takes."""
     x = np.array([[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]], np.float32)
@@ -92,7 +92,7 @@ def test_a_converged_example_is_frozen_and_a_small_fixed_point_is_told_from_a_co
             0.9, np.full((2, 3), start, np.float32), x
         ).items():
             assert np.all(info.converged), (solver, start)
-            np.testing.assert_allclose(z, 10.0 * x, rtol=2e-4, err_msg=solver)
+            assert_allclose(z, 10.0 * x, rtol=2e-4, err_msg=solver)
     for solver, (z, info) in growing()(
         0.95, np.ones((2, 3), np.float32), 0.0 * x
     ).items():
@@ -117,16 +117,12 @@ def test_stalled_at_round_off_is_an_outcome_of_its_own():
 
 
 def test_bfloat16_ends_at_its_round_off_and_not_before():
-    p, start, one = (
-        jnp.asarray(0.95, jnp.bfloat16),
-        jnp.zeros((1, 3), jnp.bfloat16),
-        jnp.ones((1, 3), jnp.bfloat16),
-    )
+    p = jnp.asarray(0.95, jnp.bfloat16)
+    start = jnp.zeros((1, 3), jnp.bfloat16)
+    one = jnp.ones((1, 3), jnp.bfloat16)
     for solver, (z, info) in programs(grow, ["picard", None])(p, start, one).items():
         assert np.all(info.converged), solver
-        np.testing.assert_allclose(
-            np.asarray(z, np.float32), 20.0, rtol=0.1, err_msg=solver
-        )
+        assert_allclose(np.asarray(z, np.float32), 20.0, rtol=0.1, err_msg=solver)
     assert np.all(
         program(grow, solver="picard", max_steps=3)(p, start, one)[1].status
         == MAX_STEPS
@@ -218,10 +214,8 @@ def test_nan_in_is_nan_out_and_reaches_no_other_example():
             (2.0, np.full((3, 1), TANH), np.full((3, 1), 0.5, np.float32)),
         ),
     ):
-        dirty, no_params = (
-            given.copy(),
-            jax.tree.map(lambda leaf: np.nan * leaf, params),
-        )
+        dirty = given.copy()
+        no_params = jax.tree.map(lambda leaf: np.nan * leaf, params)
         dirty[1] = np.nan
         ends = [
             run(params, start, given),
@@ -232,13 +226,13 @@ def test_nan_in_is_nan_out_and_reaches_no_other_example():
         for solver, (z, info) in lost.items():
             assert np.isnan(z[1]).all(), solver
             assert info.status[1] == NONFINITE, solver
-            np.testing.assert_array_equal(
+            assert_array_equal(
                 np.delete(z, 1, 0), np.delete(clean[solver][0], 1, 0), err_msg=solver
             )
             assert np.isnan(broken[solver][0]).all(), solver
 
 
-def test_an_overflow_on_the_way_is_told_and_keeps_the_best_finite_state():
+def test_an_overflow_is_told_and_keeps_the_best_state():
     """In two rows exp leaves the range after some steps, in one a map its domain;
     anderson returns to its best."""
     ends = by_kind()(
@@ -255,7 +249,7 @@ def test_an_overflow_on_the_way_is_told_and_keeps_the_best_finite_state():
     assert program(uj.opteq(8, 12))(bare, start)[1].status.tolist() == [NONFINITE] * 4
 
 
-def test_a_state_that_grows_to_the_end_of_the_range_is_not_taken_for_a_fixed_point():
+def test_states_that_grow_out_of_range_are_no_fixed_points():
     """The reciprocal of its size is subnormal there, and so taken for 0; of 64
     entries the norm overflows."""
     for width, p in itertools.product((3, 64), (1.5, 3.0, -2.0, 10.0, 1e6)):
@@ -265,7 +259,7 @@ def test_a_state_that_grows_to_the_end_of_the_range_is_not_taken_for_a_fixed_poi
             assert near or not np.any(info.converged), (solver, width, p)
 
 
-def test_a_state_that_jumps_by_any_factor_and_drifts_on_does_not_converge():
+def test_states_that_jump_and_drift_on_do_not_converge():
     """Its square in units of the jump is 0. The drift is a millionth of the state, less
     than the tolerance allows of a state that has not grown."""
 
@@ -279,7 +273,7 @@ def test_a_state_that_jumps_by_any_factor_and_drifts_on_does_not_converge():
             assert info.status.tolist() == [MAX_STEPS], (solver, size)
 
 
-def test_the_size_of_the_state_of_a_factored_layer_changes_neither_the_steps_nor_the_answer():
+def test_factored_layers_solve_states_of_any_size_alike():
     """With relu it is positively homogeneous. Squares of these sizes are outside
     float32's range."""
     _, (params, zeros, given), run = factored()
@@ -293,13 +287,13 @@ def test_the_size_of_the_state_of_a_factored_layer_changes_neither_the_steps_nor
         assert relative_error(np.asarray(z, np.float64) / size, usual) < 1e-5, size
 
 
-def test_states_may_grow_from_tiny_ones_and_shrink_from_large_ones():
+def test_states_may_grow_or_shrink_by_any_factor():
     """tanh(2 z) leaves the unstable 0 for 0.957504, the root of z = tanh(2 z)."""
     z, info = by_kind()(2.0, np.float32([[1e-6], [1.0], [1e6]]), np.full((3, 1), TANH))[
         "picard"
     ]
     assert np.all(info.converged)
-    np.testing.assert_allclose(z, 0.95750402, rtol=1e-4)
+    assert_allclose(z, 0.95750402, rtol=1e-4)
 
 
 def test_an_absolute_tolerance_ends_the_solve():
@@ -334,7 +328,7 @@ def test_an_absolute_tolerance_ends_the_solve():
     assert 0.9e-3 < 0.05 * np.linalg.norm(ends["absolute"][0]) / 0.95 <= 1.001e-3
     z, info = ends["relative"]
     assert info.status[0] == MAX_STEPS
-    np.testing.assert_allclose(info.residual[0], 1 / 0.95 - 1, rtol=1e-4)
+    assert_allclose(info.residual[0], 1 / 0.95 - 1, rtol=1e-4)
     assert np.abs(z).max() < 1e-4  # the last state all the same
     # |f(z) - z| = 2^-k, at most 2e-3 + 1e-3 * 2 from k = 8 on
     assert ends["both"][1].steps[0] == 9

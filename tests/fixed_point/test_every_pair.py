@@ -17,10 +17,11 @@ from tests.fixed_point.problems import (
     tanh_step,
     unrolled,
 )
+from tests.marks import in_float64, nightly
 from unroll_jax import fixed_point
 from unroll_jax.fixed_point import ADJOINTS, SOLVERS
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = in_float64
 # Averaging takes all of its steps, to the point of least regulariser, at another rate:
 # see test_averaging.
 SOLVING = [name for name in SOLVERS if name != "averaged"]
@@ -49,10 +50,8 @@ def general():
     """Far from normal: for the entries that need no symmetry. An example is smaller
     than the others."""
     x = inputs(4, 8) * np.array([1.0, 0.01, 1.0, 1.0])[:, None]
-    solvers, adjoints = (
-        named(SOLVING, SOLVERS, symmetric=False),
-        named(EXACT, ADJOINTS, symmetric=False),
-    )
+    solvers = named(SOLVING, SOLVERS, symmetric=False)
+    adjoints = named(EXACT, ADJOINTS, symmetric=False)
     return Problem(
         tanh_step, tanh_step, skew_weights(), x, [*solvers, None], [*adjoints, None]
     )
@@ -64,14 +63,10 @@ def opteq():
     share the point and, if only one is named, the small space.
     """
     W, U = symmetric_weights()
-    layer, params = (
-        uj.opteq(8, 6, 3, skip=0.9),
-        uj.OptEqParams(W, U, jnp.asarray(np.linspace(-0.3, 0.3, 6))),
-    )
-    solvers, adjoints = (
-        named(SOLVING, SOLVERS, symmetric=True),
-        named(EXACT, ADJOINTS, symmetric=True),
-    )
+    layer = uj.opteq(8, 6, 3, skip=0.9)
+    params = uj.OptEqParams(W, U, jnp.asarray(np.linspace(-0.3, 0.3, 6)))
+    solvers = named(SOLVING, SOLVERS, symmetric=True)
+    adjoints = named(EXACT, ADJOINTS, symmetric=True)
     return Problem(
         layer,
         layer.step,
@@ -156,8 +151,8 @@ def test_every_gradient_is_that_of_an_unroll(name):
             by_unroll(problem, params, x),
         )
 
-    converged, results, pairs, steps, expected = jax.tree.map(
-        np.asarray, run(problem.params, problem.x)
+    converged, results, pairs, steps, expected = jax.device_get(
+        run(problem.params, problem.x)
     )
     for solver, rows in zip(problem.solvers, converged, strict=True):
         assert rows.all(), solver
@@ -192,88 +187,74 @@ def drawn(kind, seed):
     )
 
 
+# A layer, its parameters and input, and solvers, adjoints and tolerances.
 BOUNDED = {
-    "tanh": [
-        ("picard", "gmres", 1e-3),
-        ("picard", "gmres", 1e-7),
-        ("anderson", "gmres", 1e-3),
-    ],
-    "opteq": [
-        (None, None, 1e-3),
-        (None, None, 1e-7),
-        ("accelerated_gradient", "conjugate_gradient", 1e-7),
-    ],
+    "tanh": (
+        tanh_step,
+        lambda weights, b: (weights, b),
+        [
+            ("picard", "gmres", 1e-3),
+            ("picard", "gmres", 1e-7),
+            ("anderson", "gmres", 1e-3),
+        ],
+    ),
+    "opteq": (
+        LAYER,
+        lambda weights, b: (uj.OptEqParams(weights, None, b), None),
+        [
+            (None, None, 1e-3),
+            (None, None, 1e-7),
+            ("accelerated_gradient", "conjugate_gradient", 1e-7),
+        ],
+    ),
 }
 
 
-@pytest.mark.nightly
+@nightly
 @pytest.mark.parametrize("kind", BOUNDED)
 def test_the_documented_error_bounds_hold_over_random_problems(kind):
     """Loss |y|^2 / 2 with L_v = 1; gradient in b. Problems of the same shape share
     one program."""
-    layer = tanh_step if kind == "tanh" else LAYER
+    layer, given, cases = BOUNDED[kind]
+    step = getattr(layer, "step", layer)
 
-    def split(weights, b):
-        return (
-            (weights, b) if kind == "tanh" else (uj.OptEqParams(weights, None, b), None)
-        )
+    def apply(weights, z, b):
+        params, x = given(weights, b)
+        return step(params, z, x)
 
-    step = layer if callable(layer) else layer.step
+    def solved(weights, b, solver, adjoint, tol):
 
-    def apply(weights, b, z):
-        return (lambda params, x: step(params, z, x))(*split(weights, b))
-
-    def by_equilibrium(weights, b, solver, adjoint, tol):
         def loss(b):
-            params, x = split(weights, b)
+            params, x = given(weights, b)
             y, info = uj.equilibrium(
                 layer,
                 params,
                 jnp.zeros(8),
                 x,
-                tol=tol,
-                adjoint_tol=tol,
                 solver=solver,
                 adjoint=adjoint,
+                tol=tol,
+                adjoint_tol=tol,
             )
             return 0.5 * jnp.sum(y**2), (y, info.residual)
 
-        gradient, (y, residual) = jax.grad(loss, has_aux=True)(b)
-        return y, residual, gradient
+        return jax.grad(loss, has_aux=True)(b)
 
     @jax.jit
     def figures(weights, b):
-        exact = jax.lax.scan(
-            lambda z, _: (apply(weights, b, z), None), jnp.zeros(8), length=2000
-        )[0]
-        B, J = jax.jacobian(lambda b, z: apply(weights, b, z), (0, 1))(b, exact)
-        return (
-            exact,
-            B,
-            J,
-            [by_equilibrium(weights, b, *entry) for entry in BOUNDED[kind]],
-        )
+        exact = unrolled(apply, weights, jnp.zeros(8), b, steps=2000)
+        J, B = jax.jacobian(apply, (1, 2))(weights, exact, b)
+        return exact, B, J, [solved(weights, b, *case) for case in cases]
 
     for seed in range(9):
         weights, (c, beta, L_J, L_B) = drawn(kind, seed)
-        exact, B, J, results = jax.tree.map(
-            np.asarray, figures(weights, inputs(8, seed=seed))
-        )
-        right, size = (
-            B.T @ np.linalg.solve(np.eye(8) - J.T, exact),
-            np.linalg.norm(exact),
-        )
-        for (*pair, tol), (y, residual, gradient) in zip(
-            BOUNDED[kind], results, strict=True
-        ):
+        exact, B, J, results = jax.device_get(figures(weights, inputs(8, seed=seed)))
+        right = B.T @ np.linalg.solve(np.eye(8) - J.T, exact)
+        size = np.linalg.norm(exact)
+        for (*pair, tol), (gradient, (y, residual)) in zip(cases, results, strict=True):
             e = residual * np.linalg.norm(y) / (1.0 - c)
             assert np.linalg.norm(y - exact) <= c * e + 1e-13, (seed, pair, tol)
-            rho = tol * np.linalg.norm(y)
-            bound = beta / (1.0 - c) * (
-                rho + c * e + L_J * e * size / (1.0 - c)
-            ) + L_B * e * size / (1.0 - c)
-            assert 0.0 < np.linalg.norm(gradient - right) <= bound + 1e-13, (
-                seed,
-                pair,
-                tol,
-            )
+            of_system = tol * np.linalg.norm(y) + c * e + L_J * e * size / (1.0 - c)
+            bound = beta / (1.0 - c) * of_system + L_B * e * size / (1.0 - c)
+            error = np.linalg.norm(gradient - right)
+            assert 0.0 < error <= bound + 1e-13, (seed, pair, tol)

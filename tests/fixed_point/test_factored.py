@@ -5,15 +5,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 import unroll_jax as uj
 from tests.fixed_point.problems import factored_layer, finish, inputs, relative_error
+from tests.marks import in_float64, nightly
 from unroll_jax.energies import Monotone
 from unroll_jax.fixed_point import ConvergenceWarning
 
 
-@pytest.mark.nightly
-@pytest.mark.usefixtures("x64")
+@nightly
+@in_float64
 def test_an_input_may_broadcast_over_some_batch_axes():
     layer, params = factored_layer(8, 12, dtype=jnp.float64)
     rows = [inputs(*shape) for shape in ((3,), (5, 3), (1, 5, 3), (2, 1, 3))]
@@ -30,10 +32,10 @@ def test_an_input_may_broadcast_over_some_batch_axes():
         ]
 
     for x, z, again in zip(rows, *run(params, rows), strict=True):
-        np.testing.assert_allclose(z, again, atol=1e-10, err_msg=str(x.shape))
+        assert_allclose(z, again, atol=1e-10, err_msg=str(x.shape))
 
 
-@pytest.mark.nightly
+@nightly
 def test_a_slope_that_rounding_leaves_below_0_counts_as_0():
     wobbly = Monotone(
         lambda t: jnp.where(t > 0.0, t, -1e-12 * t), lambda t: 0.5 * jax.nn.relu(t) ** 2
@@ -56,17 +58,17 @@ def test_a_slope_that_rounding_leaves_below_0_counts_as_0():
     )
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 @pytest.mark.parametrize("rows", [1, 5])
 def test_a_layer_without_an_equilibrium_says_so_at_little_cost(rows):
     """|W|^2 = 4, in weights that are traced: the systems are indefinite. Conjugate
     gradients that see it end there."""
     layer, params = factored_layer(30, 30, square=4.0, dtype=jnp.float64)
-    run = jax.jit(
-        lambda params, x: uj.equilibrium(
-            layer, params, jnp.zeros((rows, 30)), x, max_steps=50
-        )[1]
-    )
+
+    @jax.jit
+    def run(params, x):
+        return uj.equilibrium(layer, params, jnp.zeros((rows, 30)), x, max_steps=50)[1]
+
     with pytest.warns(
         ConvergenceWarning, match="reached max_steps.*certificates.spectral_normalise"
     ):
@@ -75,13 +77,14 @@ def test_a_layer_without_an_equilibrium_says_so_at_little_cost(rows):
     assert int(np.max(info.steps)) < 50 * 20
 
 
-@pytest.mark.nightly
+@nightly
 def test_products_are_in_full_precision_unless_the_user_says_otherwise():
     """By default GPUs and TPUs keep three digits of float32 products, too few for
     the usual tolerances."""
     layer, params = factored_layer(8, 12)
     conv = uj.opteq_conv(2, 3)
-    z, images = np.zeros((4, 8), np.float32), np.zeros((2, 5, 5, 2), np.float32)
+    z = np.zeros((4, 8), np.float32)
+    images = np.zeros((2, 5, 5, 2), np.float32)
 
     def counts(layer, params, z):
         loss = lambda params: jnp.sum(uj.equilibrium(layer, params, z)[0] ** 2)

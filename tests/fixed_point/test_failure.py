@@ -19,6 +19,7 @@ from tests.fixed_point.problems import (
     skew_weights,
     tanh_step,
 )
+from tests.marks import in_float64, types_unchecked
 from unroll_jax import fixed_point
 from unroll_jax.fixed_point import STATUS, ConvergenceError, ConvergenceWarning
 from unroll_jax.fixed_point.reports import Reporting, call_site, report_failures
@@ -60,7 +61,7 @@ LOUD = ": .* examples failed at tol.*reached max_steps.*raise"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("transform", TRANSFORMS)
-def test_a_warning_is_given_of_either_pass_and_nothing_is_said_where_failure_is_accepted(
+def test_either_pass_warns_unless_failure_is_accepted(
     transform,
 ):
     def run(x):
@@ -85,8 +86,11 @@ def test_a_warning_is_given_of_either_pass_and_nothing_is_said_where_failure_is_
     assert relative_error(accepted, warned) == 0.0
 
 
-def test_by_default_a_line_of_the_user_warns_once_and_its_warning_names_it():
-    run = jax.jit(lambda x: value(x, **FORWARD)[0])
+def test_by_default_a_line_warns_once_and_is_named():
+    @jax.jit
+    def run(x):
+        return value(x, **FORWARD)[0]
+
     with warnings.catch_warnings(record=True, action="default") as caught:
         for scale in (1.0, 2.0, 3.0):
             finish(run(scale * draw(4)))
@@ -109,7 +113,7 @@ def linear(x, **options):
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_a_program_warns_of_the_forward_solve_whichever_part_of_it_is_kept(part):
+def test_the_forward_solve_warns_whichever_part_is_kept(part):
     with pytest.warns(
         ConvergenceWarning,
         match="^equilibrium: .* after 2 steps; raise max_steps or tol",
@@ -129,61 +133,48 @@ def test_a_program_warns_of_the_forward_solve_whichever_part_of_it_is_kept(part)
     ],
 )
 def test_an_error_says_how_many_examples_failed_and_how(p, words):
-    options = {
-        "batch_ndim": 1,
-        "on_failure": "error",
-        "max_steps": 50,
-        "solver": "picard",
-    }
     with pytest.raises(
         ConvergenceError,
         match=rf"^equilibrium: 5 of 5 examples failed at tol=1e-05; .*{words}.*$",
     ):
-        uj.equilibrium(lambda p, z, x: p * z + 1.0, p, jnp.zeros((5, 3)), **options)
+        uj.equilibrium(
+            lambda p, z, x: p * z + 1.0,
+            p,
+            jnp.zeros((5, 3)),
+            batch_ndim=1,
+            on_failure="error",
+            max_steps=50,
+            solver="picard",
+        )
 
 
-GOOD, STALL, CUT, LOST = STATUS[:4]
-
-
-@pytest.mark.usefixtures("unchecked")
+@types_unchecked
 @pytest.mark.parametrize(
-    ("residual", "statuses", "worst"),
+    ("residual", "statuses", "error"),
     [
-        ([1e-7, 1e-4, 2e-6], [GOOD, STALL, GOOD], None),
-        ([1e-2, 1e-3, 1e-7], [STALL, CUT, GOOD], 1),
-        ([0.1, 0.5, 1e-7], [CUT, CUT, GOOD], 1),
-        ([0.5, np.nan, 0.1], [CUT, LOST, CUT], 1),
+        ([1e-7, 1e-4, 2e-6], [0, 1, 0], None),
+        ([1e-2, 1e-3, 1e-7], [1, 2, 0], f"1 of 3 .* example 1 {STATUS[2]}"),
+        ([0.1, 0.5, 1e-7], [2, 2, 0], f"2 of 3 .* example 1 {STATUS[2]}"),
+        ([0.5, np.nan, 0.1], [2, 3, 2], f"3 of 3 .* example 1 {STATUS[3]}"),
     ],
 )
-def test_the_worst_that_failed_is_named_and_one_that_stalled_at_round_off_has_not_failed(
-    residual, statuses, worst
-):
-    status = np.array([STATUS.index(name) for name in statuses], np.int32)
+def test_the_worst_failure_is_named_and_stalls_are_none(residual, statuses, error):
+    """Converged, stalled at round-off, cut off and not finite."""
     info = EquilibriumInfo(
-        np.asarray(residual, np.float32), np.full(3, 7, np.int32), status
+        np.float32(residual), np.full(3, 7, np.int32), np.int32(statuses)
     )
-    error = (
-        worst is not None
-        and f"{sum(s in (CUT, LOST) for s in statuses)} of 3 .* example {worst} {statuses[worst]}"
-    )
-    with (
-        pytest.raises(ConvergenceError, match=error)
-        if error
-        else contextlib.nullcontext()
-    ):
-        report_failures(
-            (), info, "solve", "raise max_steps", Reporting("error", 1e-5, call_site())
-        )
+    reporting = Reporting("error", 1e-5, call_site())
+    raises = pytest.raises(ConvergenceError, match=error)
+    with raises if error else contextlib.nullcontext():
+        report_failures((), info, "solve", "raise max_steps", reporting)
 
 
 def problem_of(sizes, square, dtype):
     dim, width, rows = sizes or (8, 0, 4)
     if sizes is None:
-        layer, params, given = (
-            tanh_step,
-            skew_weights(norm=0.9, dtype=dtype),
-            {"solver": "picard", "batch_ndim": 1},
-        )
+        layer = tanh_step
+        params = skew_weights(norm=0.9, dtype=dtype)
+        given = {"solver": "picard", "batch_ndim": 1}
     else:
         (layer, params), given = factored_layer(dim, width, square, "tanh", dtype), {}
 
@@ -208,44 +199,42 @@ def test_a_nan_in_one_example_reaches_no_other_gradient(sizes):
     run = jax.jit(jax.grad(lambda x: jnp.sum(solve(x, on_failure="accept") ** 3)))
     dirty = 3.0 * np.asarray(clean)
     dirty[1] = np.nan
-    expected, actual = np.asarray(run(3.0 * clean)), np.asarray(run(dirty))
+    expected = np.asarray(run(3.0 * clean))
+    actual = np.asarray(run(dirty))
     assert np.isnan(actual[1]).any()
     errors = np.delete(actual, 1, 0), np.delete(expected, 1, 0)
     assert relative_error(*errors) <= (1e-3 if sizes else 0.0)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("x64")
+@in_float64
 @pytest.mark.parametrize("sizes", [None, (12, 48, 5), (8, 12, 1)])
 def test_the_probe_carries_the_statistics_of_the_backward_solve_out(sizes):
-    """A solve that ends, one that is cut short, one to a looser tolerance, and one
-    after a single forward step."""
+    """A solve that ends, one to a looser tolerance, one after a single forward step,
+    and one that is cut short."""
     solve, x = problem_of(sizes, 0.99, jnp.float64)
-    cases = [
-        {},
-        {"adjoint_max_steps": 1, "on_failure": "warn"},
-        {"adjoint_tol": 1e-2},
-        {"max_steps": 1},
-    ]
+    ending = [{}, {"adjoint_tol": 1e-2}, {"max_steps": 1}]
+    cut_short = {"adjoint_max_steps": 1, "on_failure": "warn"}
 
     def loss(probe, x, case):
-        return jnp.sum(
-            solve(x, probe=probe, tol=1e-6, **{"on_failure": "accept"} | case) ** 2
-        )
+        options = {"probe": probe, "tol": 1e-6, "on_failure": "accept"} | case
+        return jnp.sum(solve(x, **options) ** 2)
 
-    run = jax.jit(lambda x, probe: [jax.grad(loss)(probe, x, case) for case in cases])
+    @jax.jit
+    def run(x, probe):
+        return [jax.grad(loss)(probe, x, case) for case in (*ending, cut_short)]
+
     with pytest.warns(
         ConvergenceWarning, match=f"^adjoint of equilibrium{LOUD} adjoint_max_steps"
     ):
-        good, cut, loose, brief = jax.tree.map(
-            np.asarray, finish(run(x, fixed_point.zero_probe(len(x))))
-        )
+        ends = jax.device_get(finish(run(x, fixed_point.zero_probe(len(x)))))
     # adjoints have 200 steps at least
-    for info, bound in ((good, 1e-6), (loose, 1e-2), (brief, 1e-6)):
+    *infos, cut = ends
+    for info, bound in zip(infos, (1e-6, 1e-2, 1e-6), strict=True):
         assert (info.residual <= bound).all()
         assert info.converged.all()
         assert (info.steps > 1).all()
-    assert (loose.steps < good.steps).all()
+    assert (infos[1].steps < infos[0].steps).all()
     assert (cut.residual > 1e-6).all()
     assert not cut.converged.any()
     assert (cut.steps <= 1).all()
@@ -258,7 +247,7 @@ LOPSIDED = next(
 )
 
 
-def test_a_jacobian_that_is_not_symmetric_is_an_error_for_an_adjoint_that_needs_symmetry():
+def test_an_asymmetric_jacobian_is_an_error_for_conjugate_gradients():
     with pytest.raises(jax.errors.JaxRuntimeError, match=re.escape(LOPSIDED)):
         finish(
             jax.jit(
@@ -295,11 +284,13 @@ def test_a_solver_that_needs_symmetry_refuses_a_layer_without_it():
 def test_an_inexact_adjoint_by_choice_is_no_failure():
     """Two terms of the series are far from its limit here."""
     ways = {"neumann": fixed_point.neumann(2), "one_step": "one_step"}
-    run = jax.jit(
-        lambda x: {
+
+    @jax.jit
+    def run(x):
+        return {
             name: gradient(x, adjoint=way, on_failure="error")
             for name, way in ways.items()
         }
-    )
+
     for name, slope in finish(run(draw(4))).items():
         assert np.isfinite(slope).all(), name

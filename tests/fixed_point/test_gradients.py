@@ -18,9 +18,10 @@ from tests.fixed_point.problems import (
     tanh_step,
     unrolled,
 )
+from tests.marks import in_float64, nightly, types_unchecked
 from unroll_jax import fixed_point
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = in_float64
 # The quickest to compile, for tests of neither solver nor adjoint.
 PLAIN = {
     "tol": 1e-11,
@@ -30,8 +31,9 @@ PLAIN = {
 }
 
 
-def test_neumann_terms_equal_the_series_and_one_step_is_its_first():
-    A, x = skew_weights(norm=0.5), inputs(8)
+def test_neumann_is_the_series_and_one_step_its_first_term():
+    A = skew_weights(norm=0.5)
+    x = inputs(8)
     ways = [
         ("one_step", 1),
         *((fixed_point.neumann(terms), terms) for terms in (1, 5, 40)),
@@ -52,10 +54,11 @@ def test_neumann_terms_equal_the_series_and_one_step_is_its_first():
             jax.grad(loss)(x, adjoint) for adjoint, _ in ways
         ]
 
-    z, gradients = jax.tree.map(np.asarray, run(A, x))
+    z, gradients = jax.device_get(run(A, x))
     # the derivative of tanh; once more for the gradient with respect to x
     slope = 1.0 - z**2
-    transposed, v = np.asarray(A) * slope, np.cos(z) * np.arange(8.0)
+    transposed = np.asarray(A) * slope
+    v = np.cos(z) * np.arange(8.0)
     for (_, terms), gradient in zip(ways, gradients, strict=True):
         expected = (
             sum(np.linalg.matrix_power(transposed, k) @ v for k in range(terms)) * slope
@@ -69,8 +72,9 @@ def test_neumann_terms_equal_the_series_and_one_step_is_its_first():
     )
 
 
-def test_the_initial_state_and_a_warm_start_get_no_gradient_and_do_not_change_the_answer():
-    A, x = skew_weights(), inputs(3, 8)
+def test_starts_get_no_gradient_and_change_no_answer():
+    A = skew_weights()
+    x = inputs(3, 8)
 
     @jax.jit
     def run(y0, x):
@@ -89,7 +93,7 @@ def test_the_initial_state_and_a_warm_start_get_no_gradient_and_do_not_change_th
     assert not np.any(gradients)
 
 
-def test_a_state_may_be_a_pytree_and_what_the_step_closes_over_gets_its_gradient():
+def test_states_are_pytrees_and_closures_get_gradients():
     zeros = {"a": jnp.zeros((4, 2, 3)), "b": jnp.zeros((4, 2))}
 
     @jax.jit
@@ -137,8 +141,8 @@ def plain(A, x):
     return jnp.sum(unrolled(tanh_step, A, np.zeros(x.shape), x, steps=120) ** 3)
 
 
-@pytest.mark.nightly
-def test_tangents_gradients_and_hessian_vector_products_of_the_forward_mode_equal_those_of_an_unroll():
+@nightly
+def test_derivatives_in_forward_mode_equal_those_of_an_unroll():
     """Forward, with two adjoints; reverse; forward over reverse; and reverse over
     reverse, in one program."""
 
@@ -178,13 +182,16 @@ def test_tangents_gradients_and_hessian_vector_products_of_the_forward_mode_equa
 
 
 def test_jvp_with_conjugate_gradients_on_a_symmetric_layer():
-    params, zeros = symmetric_weights(), np.zeros((4, 8))
+    params = symmetric_weights()
+    zeros = np.zeros((4, 8))
     options = PLAIN | {"adjoint": "conjugate_gradient", "forward_mode": True}
     ours = lambda x: uj.equilibrium(symmetric_step, params, zeros, x, **options)[0]
     theirs = lambda x: unrolled(symmetric_step, params, zeros, x, steps=300)
-    both = jax.jit(
-        lambda x: [jax.jvp(find, (x,), (jnp.cos(x),)) for find in (ours, theirs)]
-    )
+
+    @jax.jit
+    def both(x):
+        return [jax.jvp(find, (x,), (jnp.cos(x),)) for find in (ours, theirs)]
+
     assert relative_error(*both(inputs(4, 3))) < 1e-8
 
 
@@ -200,19 +207,15 @@ def test_second_derivatives_through_the_unrolled_adjoint_equal_autodiff():
 
 REFUSED = {  # transforms of a function of one array
     "jvp": lambda f: lambda x: jax.jvp(f, (x,), (x,)),
-    "jvp of jit": lambda f: lambda x: jax.jvp(jax.jit(f), (x,), (x,)),
-    "linearize": lambda f: lambda x: jax.linearize(f, x)[1](x),
     "forward over reverse": lambda f: lambda x: jax.jvp(jax.grad(f), (x,), (x,)),
     "reverse over reverse": lambda f: jax.grad(lambda x: jnp.sum(jax.grad(f)(x) ** 2)),
 }
 
 
-@pytest.mark.nightly
+@nightly
 @pytest.mark.parametrize("argument", [0, 1])
 @pytest.mark.parametrize("transform", REFUSED)
-def test_a_derivative_that_needs_forward_mode_is_an_error_that_says_so_and_not_a_number(
-    transform, argument
-):
+def test_derivatives_that_need_forward_mode_are_an_error(transform, argument):
     point = SMALL()
     function = REFUSED[transform](
         lambda leaf: implicit(
@@ -238,11 +241,22 @@ def test_gradients_in_half_precision_are_accepted_where_they_are_right(dtype):
 
     def loss(x, slope):
         step = lambda p, z, x: jnp.asarray(slope, dtype) * z + x
-        options = {"on_failure": "error", "batch_ndim": 0, "solver": "picard"}
-        return uj.equilibrium(step, (), jnp.zeros((), dtype), x, **options)[0]
+        return uj.equilibrium(
+            step,
+            (),
+            jnp.zeros((), dtype),
+            x,
+            on_failure="error",
+            batch_ndim=0,
+            solver="picard",
+        )[0]
 
     x = np.ones((), dtype)
-    run = jax.jit(lambda x: [jax.grad(loss)(x, slope) for slope in slopes])
+
+    @jax.jit
+    def run(x):
+        return [jax.grad(loss)(x, slope) for slope in slopes]
+
     got = np.asarray(run(x), np.float64)
     epsilon = float(jnp.finfo(dtype).eps)
     assert (np.abs(got * (1.0 - slopes) - 1.0) <= epsilon / (1.0 - slopes)).all()
@@ -254,9 +268,15 @@ def test_a_capped_adjoint_in_half_precision_has_failed():
 
     def loss(x):
         step = lambda p, z, x: jnp.asarray(rates, jnp.bfloat16) * z + x
-        options = {"on_failure": "error", "adjoint_max_steps": 4, "batch_ndim": 0}
         z, _ = uj.equilibrium(
-            step, (), jnp.zeros_like(x), x, solver="picard", **options
+            step,
+            (),
+            jnp.zeros_like(x),
+            x,
+            solver="picard",
+            on_failure="error",
+            adjoint_max_steps=4,
+            batch_ndim=0,
         )
         return jnp.sum(z)
 
@@ -266,7 +286,7 @@ def test_a_capped_adjoint_in_half_precision_has_failed():
         jax.grad(loss)(np.ones(8, jnp.bfloat16))
 
 
-@pytest.mark.usefixtures("unchecked")
+@types_unchecked
 @pytest.mark.parametrize("adjoint", ["gmres", "conjugate_gradient"])
 def test_a_nearly_singular_system_is_called_so_and_not_capped(adjoint):
     """In float32, where less than 1% of v is left in w - J^T w."""

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import unroll_jax as uj
+from tests.marks import in_float64, nightly, types_unchecked
 from unroll_jax.energies import ListaParams
 from unroll_jax.fixed_point import SOLVERS
 
-pytestmark = pytest.mark.usefixtures("unchecked")
+pytestmark = types_unchecked
 TOL = 1e-5
 SPARSITY = 0.13
 
@@ -37,8 +38,13 @@ def judge_of(step, energy, start):
     limit = jax.jit(
         lambda z: jax.lax.while_loop(moves, follow, (0, z + jnp.inf, z))[2]
     )(start)
-    evaluate = jax.jit(lambda z: (step(z), energy(z)))
-    size, lowest = norms(limit), np.asarray(evaluate(limit)[1])
+
+    @jax.jit
+    def evaluate(z):
+        return (step(z), energy(z))
+
+    size = norms(limit)
+    lowest = np.asarray(evaluate(limit)[1])
 
     def is_right(z):
         moved, here = evaluate(z)
@@ -85,9 +91,14 @@ def lista_results(sizes, solver, dtype, max_steps):
     layer, D, x, is_right = lista_problem(*sizes)
 
     def solve(D, x):
-        options = {"solver": solver, "max_steps": max_steps, "on_failure": "accept"}
         return uj.equilibrium(
-            layer, ListaParams(D), jnp.zeros((1, sizes[2]), dtype), x, **options
+            layer,
+            ListaParams(D),
+            jnp.zeros((1, sizes[2]), dtype),
+            x,
+            solver=solver,
+            max_steps=max_steps,
+            on_failure="accept",
         )
 
     z, info = jax.jit(jax.vmap(solve))(D.astype(dtype), x.astype(dtype))
@@ -108,21 +119,21 @@ LONG += [
 ]
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 @pytest.mark.parametrize(
     "case",
-    CODES + [pytest.param(case, marks=pytest.mark.nightly) for case in LONG],
+    CODES + [pytest.param(case, marks=nightly) for case in LONG],
     ids=str,
 )
-def test_no_code_of_an_overcomplete_dictionary_is_called_converged_and_is_wrong(case):
+def test_no_wrong_code_of_an_overcomplete_dictionary_converges(case):
     *problem, least = case
     converged, wrong = lista_results(*problem)
     assert wrong == 0
     assert converged >= least
 
 
-@pytest.mark.nightly
-@pytest.mark.usefixtures("x64")
+@nightly
+@in_float64
 @pytest.mark.parametrize("name", uj.DESCENTS)
 def test_no_system_is_called_converged_where_it_is_wrong(name):
     descent, *given = uj.DESCENTS[name].example(jax.random.key(0), (4,))
@@ -137,9 +148,11 @@ def test_no_system_is_called_converged_where_it_is_wrong(name):
         (jnp.float64, 200),
     ):
         options = {"max_steps": max_steps, "on_failure": "accept", "tol": TOL}
-        solve = jax.jit(
-            lambda params, y, x, o=options: uj.equilibrium(descent, params, y, x, **o)
-        )
+
+        @jax.jit
+        def solve(params, y, x, o=options):
+            return uj.equilibrium(descent, params, y, x, **o)
+
         z, info = solve(*cast((params, y, x), dtype))
         assert not np.any(np.ravel(info.converged) & ~is_right(cast(z, jnp.float64))), (
             dtype,

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 import unroll_jax as uj
 from tests.fixed_point.problems import (
@@ -19,13 +20,15 @@ from tests.fixed_point.problems import (
     symmetric_weights,
     tanh_step,
 )
+from tests.marks import in_float64, nightly, types_unchecked
+from tests.reference import gaussian
 from unroll_jax import fixed_point as fp
 from unroll_jax.fixed_point.adjoints import flag_asymmetric, unroll_solver
 from unroll_jax.fixed_point.status import CONVERGED, MAX_STEPS, NONSYMMETRIC
 from unroll_jax.fixed_point.stopping import StopRule
 
-pytestmark = pytest.mark.usefixtures("unchecked")
-in_float64 = pytest.mark.usefixtures("x64")
+pytestmark = types_unchecked
+in_float64 = in_float64
 
 
 def affine(p, z, x):
@@ -33,14 +36,15 @@ def affine(p, z, x):
 
 
 def symmetric(size=8, norm=0.99):
-    basis, _ = np.linalg.qr(np.random.default_rng(3).normal(size=(size, size)))
+    basis, _ = np.linalg.qr(gaussian(size, size, seed=3))
     return (basis * np.linspace(0.0, norm, size)) @ basis.T
 
 
 def iterates(solver, step, count):
     """The states after every one of a number of updates: those that the step is
     given, and the last."""
-    seen, rule = [], StopRule(1e-12, count, float(jnp.finfo(jnp.float64).eps))
+    seen = []
+    rule = StopRule(1e-12, count, float(jnp.finfo(jnp.float64).eps))
 
     def watched(z):
         jax.debug.callback(lambda z: seen.append(np.array(z[0])), z, ordered=True)
@@ -58,33 +62,35 @@ def test_anderson_takes_the_step_of_least_linearised_residual():
     """By NumPy's least squares over differences that are orthogonal in turn to the
     window of those before."""
     window = 2
-    A, x = np.asarray(skew_weights()), np.asarray(inputs(8))
-    z, Q, U, last = np.zeros(8), [], [], None
+    A = np.asarray(skew_weights())
+    x = np.asarray(inputs(8))
+    z = np.zeros(8)
+    Q = []
+    U = []
+    last = None
     states = iterates(fp.anderson(window), lambda z: jnp.tanh(z @ A + x), 6)
     for k in range(6):
         fz = np.tanh(z @ A + x)
         d = fz - z
         if last is not None:
-            q, u = d - last[0], fz - last[1]
+            q = d - last[0]
+            u = fz - last[1]
             shares = [q @ old for old in Q[-window:]]
             q, u = (
                 a - sum(s * old for s, old in zip(shares, B[-window:], strict=True))
                 for a, B in ((q, Q), (u, U))
             )
-            Q, U = (
-                [*Q, q / np.linalg.norm(q)][-window:],
-                [*U, u / np.linalg.norm(q)][-window:],
-            )
+            Q = [*Q, q / np.linalg.norm(q)][-window:]
+            U = [*U, u / np.linalg.norm(q)][-window:]
         last = d, fz
         z = fz - sum((d @ q) * u for q, u in zip(Q, U, strict=True))
-        np.testing.assert_allclose(
-            states[k], z, rtol=1e-9, atol=1e-10, err_msg=f"step {k}"
-        )
+        assert_allclose(states[k], z, rtol=1e-9, atol=1e-10, err_msg=f"step {k}")
 
 
 @in_float64
 def test_accelerated_gradient_forgets_its_momentum_where_it_restarts():
-    A, b = symmetric(), np.random.default_rng(4).normal(size=8)
+    A = symmetric()
+    b = gaussian(8, seed=4)
     states = iterates(fp.accelerated_gradient(), lambda z: z @ A + b, 60)
     z, before, weight, restarts, seen = np.zeros(8), np.zeros(8), 1.0, 0, []
     for _ in range(60):
@@ -94,88 +100,76 @@ def test_accelerated_gradient_forgets_its_momentum_where_it_restarts():
         weight = 1.0 if uphill else weight
         following = (1.0 + np.sqrt(1.0 + 4.0 * weight**2)) / 2.0
         z = image + (0.0 if uphill else (weight - 1.0) / following) * (image - before)
-        before, weight = image, following
+        before = image
+        weight = following
         seen.append(z)
-    np.testing.assert_allclose(states, seen, rtol=1e-9, atol=1e-9)
+    assert_allclose(states, seen, rtol=1e-9, atol=1e-9)
     assert restarts > 0
 
 
 @in_float64
 def test_damped_is_the_stated_iteration():
-    A, x, z, share = np.asarray(skew_weights()), np.asarray(inputs(8)), np.zeros(8), 0.3
+    A = np.asarray(skew_weights())
+    x = np.asarray(inputs(8))
+    z = np.zeros(8)
+    share = 0.3
     for _ in range(6):
         z = (1.0 - share) * z + share * np.tanh(z @ A + x)
     y, _ = program(tanh_step, solver=fp.damped(share), adjoint=fp.unrolled(6))(
         A, np.zeros((1, 8)), x[None]
     )
-    np.testing.assert_allclose(y[0], z, rtol=1e-13)
+    assert_allclose(y[0], z, rtol=1e-13)
 
 
 @in_float64
-def test_acceleration_takes_a_share_of_plain_steps_and_costs_little_where_it_does_not_help():
-    """Problems of 8 numbers have zeros for the others: all of them share one
-    program."""
+def test_acceleration_saves_steps_or_costs_little():
+    """Problems of 8 numbers have zeros for the others: all share one program."""
     draw = np.random.default_rng(7)
-    half, rotation = (
-        draw.normal(size=(8, 8)),
-        np.linalg.qr(draw.normal(size=(64, 64)))[0],
-    )
-    slow, both = (
-        0.999 * half.T @ half / np.linalg.norm(half, 2) ** 2,
-        ["picard", "anderson"],
-    )
-    run = programs(affine, [*both, "accelerated_gradient"], tol=1e-8, max_steps=20_000)
+    half = draw.normal(size=(8, 8))
+    rotation = np.linalg.qr(draw.normal(size=(64, 64)))[0]
+    slow = 0.999 * half.T @ half / np.linalg.norm(half, 2) ** 2
+    solvers = ["picard", "anderson", "accelerated_gradient"]
+    run = programs(affine, solvers, tol=1e-8, max_steps=20_000)
 
-    def steps_of(solvers, p, x):
+    def steps_of(p, x):
         """The most steps of an example of z' = z p + x from 0, by solver."""
         wide = 64 - len(p)
-        p, x = np.pad(p, (0, wide)), np.pad(x, ((0, 0), (0, wide)))
-        infos = {
-            solver: info
-            for solver, (_, info) in run(p, 0.0 * x, x).items()
-            if solver in solvers
-        }
-        assert all(info.converged.all() for info in infos.values())
-        return {solver: int(np.max(info.steps)) for solver, info in infos.items()}
+        x = np.pad(x, ((0, 0), (0, wide)))
+        ends = run(np.pad(p, (0, wide)), 0.0 * x, x)
+        assert all(ends[solver][1].converged.all() for solver in solvers[:2])
+        return [int(np.max(ends[solver][1].steps)) for solver in solvers]
 
-    steps = steps_of([*both, "accelerated_gradient"], slow, draw.normal(size=(4, 8)))
-    assert steps["accelerated_gradient"] < 0.2 * steps["picard"]
-    assert steps["anderson"] < 0.05 * steps["picard"]
-    steps = steps_of(both, 0.9 * rotation, draw.normal(size=(4, 64)))
-    assert steps["anderson"] < 1.4 * steps["picard"]
+    picard, anderson, accelerated = steps_of(slow, draw.normal(size=(4, 8)))
+    assert accelerated < 0.2 * picard
+    assert anderson < 0.05 * picard
+    picard, anderson, _ = steps_of(0.9 * rotation, draw.normal(size=(4, 64)))
+    assert anderson < 1.4 * picard
     # Where a map contracts tenfold, plain steps come first and stay; residuals are
     # checked every four steps.
-    steps = steps_of(both, 0.1 * symmetric(norm=1.0), np.asarray(inputs(4, 8)))
-    assert 0 <= steps["anderson"] - steps["picard"] < 4
+    picard, anderson, _ = steps_of(0.1 * symmetric(norm=1.0), np.asarray(inputs(4, 8)))
+    assert 0 <= anderson - picard < 4
 
 
 @in_float64
 def test_a_map_that_plain_steps_leave_is_solved():
     """Eigenvalues from -1.5, and a rotation that grows threefold among them: forward
     and backward."""
-    A, x = np.linalg.qr(np.asarray(skew_weights(16)))[0], np.asarray(inputs(4, 16))
+    A = np.linalg.qr(np.asarray(skew_weights(16)))[0]
+    x = np.asarray(inputs(4, 16))
     parts = np.diag([0.0, 0.0, *np.linspace(-1.5, 0.6, 14)])
     parts[:2, :2] = [[0.0, -3.0], [3.0, 0.0]]
     grown = A @ parts @ A.T
-    direct = np.linalg.solve(np.eye(16) - grown.T, x.T).T
+    inverse = np.linalg.inv(np.eye(16) - grown)
+    options = {"tol": 1e-9, "solver": fp.anderson(10), "adjoint": fp.gmres(20)}
 
     def loss(x):
-        options = {
-            "batch_ndim": 1,
-            "tol": 1e-9,
-            "solver": fp.anderson(10),
-            "adjoint": fp.gmres(20),
-        }
-        z, info = uj.equilibrium(affine, grown, np.zeros((4, 16)), x, **options)
+        z, info = uj.equilibrium(affine, grown, 0.0 * x, x, batch_ndim=1, **options)
         return jnp.sum(z**2), (z, info.converged)
 
     gradient, (z, converged) = jax.jit(jax.grad(loss, has_aux=True))(x)
     assert converged.all()
-    assert relative_error(z, direct) < 1e-7
-    assert (
-        relative_error(gradient, np.linalg.solve(np.eye(16) - grown, 2.0 * direct.T).T)
-        < 1e-6
-    )
+    assert relative_error(z, x @ inverse) < 1e-7
+    assert relative_error(gradient, 2.0 * x @ inverse @ inverse.T) < 1e-6
 
 
 SYSTEMS = {
@@ -190,28 +184,24 @@ SYSTEMS = {
 @in_float64
 def test_the_adjoint_of_a_general_map_is_a_direct_solve():
     """Each row is solved separately, with the true residual."""
-    draw, turn = np.random.default_rng(0), np.kron(np.eye(6), [[0.0, -1.0], [1.0, 0.0]])
-    J = np.triu(draw.normal(size=(12, 12))) + 0.2 * np.tril(
-        draw.normal(size=(12, 12)), -1
-    )
+    draw = np.random.default_rng(0)
+    turn = np.kron(np.eye(6), [[0.0, -1.0], [1.0, 0.0]])
+    J = np.triu(draw.normal(size=(12, 12)))
+    J = J + 0.2 * np.tril(draw.normal(size=(12, 12)), -1)
     J = np.stack([make(J / np.linalg.norm(J, 2), turn) for make in SYSTEMS.values()])
     v = draw.normal(size=(len(J), 12))
-    v[:] /= np.linalg.norm(v, axis=1, keepdims=True)
-    w, info = jax.jit(
-        lambda v: fp.gmres().solve(
-            lambda w: jnp.einsum("bij,bj->bi", J, w), v, 1e-9, 400
-        )
-    )(v)
-    expected = np.linalg.solve(np.eye(12) - J, v[..., None])[..., 0]
+    v /= np.linalg.norm(v, axis=1, keepdims=True)
+    apply = lambda w: jnp.einsum("bij,bj->bi", J, w)
+    w, info = jax.jit(lambda v: fp.gmres().solve(apply, v, 1e-9, 400))(v)
+    left = np.eye(12) - J
+    expected = np.linalg.solve(left, v[..., None])[..., 0]
     for row, name in enumerate(SYSTEMS):
         assert info.converged[row], (name, info)
         assert relative_error(w[row], expected[row]) < 1e-5, name
-    assert (
-        np.linalg.norm(v - (w - np.einsum("bij,bj->bi", J, w)), axis=1) <= 1e-8
-    ).all()
+        assert np.linalg.norm(v[row] - left[row] @ w[row]) <= 1e-8, name
 
 
-def test_rows_of_zeros_cost_nothing_and_a_cut_off_row_says_so():
+def test_zero_rows_cost_nothing_and_cut_off_rows_say_so():
     J = np.diag(np.linspace(0.0, 0.95, 8)).astype(np.float32)
     v = np.stack([np.zeros(8), np.full(8, 8.0**-0.5)]).astype(np.float32)
     for name in ("gmres", "conjugate_gradient"):
@@ -225,13 +215,11 @@ def test_rows_of_zeros_cost_nothing_and_a_cut_off_row_says_so():
 
 
 @in_float64
-def test_conjugate_gradients_that_go_on_for_ever_end_at_round_off():
+def test_endless_conjugate_gradients_end_at_round_off():
     """The recurrence falls long after the true residual has stopped, until its
     squares cannot be divided any more."""
-    J, v = (
-        np.float32(symmetric(128, 0.999)),
-        np.random.default_rng(2).normal(size=(5, 128)).astype(np.float32),
-    )
+    J = np.float32(symmetric(128, 0.999))
+    v = gaussian(5, 128, seed=2).astype(np.float32)
     v /= np.linalg.norm(v, axis=1, keepdims=True)
     w, info = jax.jit(
         lambda J, v: fp.conjugate_gradient().solve(lambda w: w @ J, v, 1e-300, 9000)
@@ -245,122 +233,110 @@ def test_conjugate_gradients_that_go_on_for_ever_end_at_round_off():
 
 
 def test_asymmetry_within_round_off_is_no_asymmetry():
-    A, ones = (
-        np.array([[0.5, 0.1], [0.09, 0.3]], np.float32),
-        np.ones((1, 2), np.float32),
-    )
+    A = np.array([[0.5, 0.1], [0.09, 0.3]], np.float32)
+    ones = np.ones((1, 2), np.float32)
     info = fp.EquilibriumInfo(np.zeros(1, np.float32), *np.zeros((2, 1), np.int32))
     spacings = [float(jnp.finfo(dtype).eps) for dtype in ("float32", "bfloat16")]
-    run = jax.jit(
-        lambda ones: [
+
+    @jax.jit
+    def run(ones):
+        return [
             flag_asymmetric(info, lambda w: w @ A, ones, eps).status for eps in spacings
         ]
-    )
+
     assert np.ravel(run(ones)).tolist() == [NONSYMMETRIC, CONVERGED]
 
 
 def test_an_adjoint_rounds_at_the_size_of_its_solution():
     """A solve that ends at a residual of 1e-3: round-off of a w that is 1e4 times v,
     a failure of one of its size."""
-
-    def ended_at(size):
-        info = fp.EquilibriumInfo(
-            np.full(1, 1e-3, np.float32), np.full(1, 5), np.full(1, MAX_STEPS)
-        )
-        return fp.Adjoint(lambda operator, v, tol, max_steps: (size * v, info))
+    info = fp.EquilibriumInfo(
+        np.full(1, 1e-3, np.float32), np.full(1, 5), np.full(1, MAX_STEPS)
+    )
+    zeros = jnp.zeros((1, 3))
 
     def loss(probe, size):
-        zeros, ones = np.zeros((1, 3), np.float32), np.ones((1, 3), np.float32)
-        options = {
-            "adjoint": ended_at(size),
-            "batch_ndim": 1,
-            "probe": probe,
-            "on_failure": "accept",
-        }
-        return jnp.sum(
-            uj.equilibrium(lambda c, z, x: c * z + x, 0.5, zeros, ones, **options)[0]
+        adjoint = fp.Adjoint(lambda operator, v, tol, max_steps: (size * v, info))
+        step = lambda c, z, x: c * z + x
+        z, _ = uj.equilibrium(
+            step,
+            0.5,
+            zeros,
+            zeros + 1,
+            adjoint=adjoint,
+            batch_ndim=1,
+            probe=probe,
+            on_failure="accept",
         )
+        return jnp.sum(z)
 
-    large, usual = jax.jit(
-        lambda probe: [jax.grad(loss)(probe, size) for size in (1e4, 1.0)]
-    )(fp.zero_probe(1))
-    assert (large.converged[0], usual.converged[0]) == (1.0, 0.0)
+    @jax.jit
+    def run(probe):
+        return [jax.grad(loss)(probe, size).converged[0] for size in (1e4, 1.0)]
+
+    assert run(fp.zero_probe(1)) == [1.0, 0.0]
 
 
-@pytest.mark.nightly
+@nightly
 @pytest.mark.usefixtures("optimised")
 def test_a_tiny_cotangent_keeps_its_accuracy():
     """With the adjoints of the state, and in the small space of a factored layer."""
-    (W, U), x = (
-        symmetric_weights(8, 12, square=0.9, dtype=jnp.float32),
-        inputs(4, 3, dtype=jnp.float32),
-    )
+    W, U = symmetric_weights(8, 12, square=0.9, dtype=jnp.float32)
+    factored = uj.opteq(8, 12, 3), uj.OptEqParams(W, U, jnp.zeros(12))
 
     def pulled(x, adjoint):
-        layer, params = (
-            (symmetric_step, (W, U))
-            if adjoint
-            else (uj.opteq(8, 12, 3), uj.OptEqParams(W, U, jnp.zeros(12)))
-        )
-        options = {
-            "tol": 1e-6,
-            "solver": adjoint and "picard",
-            "adjoint": adjoint,
-            "batch_ndim": 1,
-        }
-        y, pull = jax.vjp(
-            lambda x: uj.equilibrium(layer, params, jnp.zeros((4, 8)), x, **options)[0],
-            x,
-        )
+        layer, params = (symmetric_step, (W, U)) if adjoint else factored
+
+        def solve(x):
+            return uj.equilibrium(
+                layer,
+                params,
+                start,
+                x,
+                tol=1e-6,
+                solver=adjoint and "picard",
+                adjoint=adjoint,
+                batch_ndim=1,
+            )[0]
+
+        start = jnp.zeros((4, 8))
+        y, pull = jax.vjp(solve, x)
         return [pull(jnp.full_like(y, size))[0] for size in (1.0, 1e-12, 1e-30)]
 
-    adjoints = {
-        "gmres": "gmres",
-        "conjugate_gradient": "conjugate_gradient",
-        "factored": None,
-    }
-    gradients = jax.jit(
-        lambda x: {name: pulled(x, adjoint) for name, adjoint in adjoints.items()}
-    )(x)
-    for name, (full, *tiny) in gradients.items():
+    @jax.jit
+    def run(x):
+        return [pulled(x, name) for name in ("gmres", "conjugate_gradient", None)]
+
+    for full, *tiny in run(inputs(4, 3, dtype=jnp.float32)):
         for size, gradient in zip((1e-12, 1e-30), tiny, strict=True):
-            assert (
-                relative_error(np.asarray(gradient, np.float64) / size, full) < 1e-5
-            ), (name, size)
+            unit = np.asarray(gradient, np.float64) / size
+            assert relative_error(unit, full) < 1e-5, size
 
 
 @pytest.mark.filterwarnings("ignore:JAXopt is no longer maintained")
 @pytest.mark.parametrize("name", ["FixedPointIteration", "Broyden"])
-def test_solvers_of_jaxopt_bring_every_example_to_the_tolerance_and_sharded_states_are_an_error(
-    name,
-):
+def test_solvers_of_jaxopt_meet_the_tolerance_unsharded(name):
+    """Of every example; sharded states and unrolled steps are an error."""
     import jaxopt
 
     solver = fp.jaxopt_solver(getattr(jaxopt, name))
-    A, x = skew_weights(norm=0.8, dtype=jnp.float32), inputs(4, 8, dtype=jnp.float32)
-    z, info = program(affine, solver=solver)(A, 0.0 * x, x)
+    A = skew_weights(norm=0.8, dtype=jnp.float32)
+    x = np.asarray(inputs(4, 8, dtype=jnp.float32))
+    solve = program(affine, solver=solver)
+    z, info = solve(A, 0.0 * x, x)
     assert info.converged.all()
-    np.testing.assert_allclose(
-        z, np.linalg.solve(np.eye(8) - np.asarray(A).T, np.asarray(x).T).T, atol=1e-3
-    )
-    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-    rows = jax.sharding.PartitionSpec("data")
-
-    def run(x):
-        return uj.equilibrium(
-            affine, A, jnp.zeros_like(x), x, solver=solver, batch_ndim=1
-        )[0]
-
-    with pytest.raises(ValueError, match="jaxopt's solvers take no sharded states"):
-        jax.eval_shape(jax.shard_map(run, mesh=mesh, in_specs=rows, out_specs=rows), x)
-    _, none = program(affine, solver=solver)(A, 0.0 * x[:0], x[:0])
-    assert none.steps.shape == (0,)
+    assert_allclose(z, x @ np.linalg.inv(np.eye(8) - np.asarray(A)), atol=1e-3)
+    assert solve(A, 0.0 * x[:0], x[:0])[1].steps.shape == (0,)
     tiny = np.float32(1e-30)  # whose squares underflow
-    small, info = program(affine, solver=solver)(A, 0.0 * x, tiny * x)
+    small, info = solve(A, 0.0 * x, tiny * x)
     assert info.converged.all()
     assert relative_error(np.asarray(small, np.float64) / tiny, z) < 1e-4
-    with pytest.raises(
-        ValueError,
-        match='adjoint="unrolled" needs a solver whose steps can be differentiated',
-    ):
+
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows = jax.sharding.PartitionSpec("data")
+    run = lambda x: solve(A, jnp.zeros_like(x), x)[0]
+    with pytest.raises(ValueError, match="jaxopt's solvers take no sharded states"):
+        jax.eval_shape(jax.shard_map(run, mesh=mesh, in_specs=rows, out_specs=rows), x)
+    words = 'adjoint="unrolled" needs a solver whose steps can be differentiated'
+    with pytest.raises(ValueError, match=words):
         program(affine, solver=solver, adjoint="unrolled")(A, 0.0 * x, x)

@@ -14,6 +14,7 @@ from tests.fixed_point.problems import (
     symmetric_weights,
     tanh_step,
 )
+from tests.marks import nightly
 from unroll_jax.fixed_point import unrolled
 
 NAMED = {"solver": "picard", "adjoint": "conjugate_gradient", "batch_ndim": 1}
@@ -21,10 +22,8 @@ DEEP = uj.deep_opteq([uj.opteq(24, 16, 24), uj.opteq(24, 16)])
 
 
 def temporary(step, params, event, input_event, **options):
-    start, x = (
-        np.zeros((16, *event), np.float32),
-        inputs(16, *input_event, dtype=jnp.float32),
-    )
+    start = np.zeros((16, *event), np.float32)
+    x = inputs(16, *input_event, dtype=jnp.float32)
 
     def loss(params):
         return jnp.sum(
@@ -69,7 +68,7 @@ CASES = {
 }
 
 
-@pytest.mark.nightly
+@nightly
 @pytest.mark.parametrize("case", CASES)
 def test_memory_does_not_grow_with_the_iterations(case):
     *problem, options = CASES[case]

@@ -7,13 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from numpy.testing import assert_allclose
 
 import unroll_jax as uj
 from tests.fixed_point import problems
+from tests.marks import in_float64, nightly, types_unchecked
+from tests.reference import gaussian
 from unroll_jax.fixed_point import neumann
 
-pytestmark = pytest.mark.usefixtures("unchecked")
-X = jnp.asarray(np.random.default_rng(0).normal(size=(5, 3)), jnp.float32)
+pytestmark = types_unchecked
+X = jnp.asarray(gaussian(5, 3), jnp.float32)
 START = jnp.zeros((5, 3))
 # what compiles soonest, for steps that contract
 PLAIN = {"tol": 1e-6, "solver": "picard", "adjoint": neumann(60)}
@@ -68,30 +71,29 @@ def of_nnx(way):
     )
 
 
-@pytest.mark.parametrize(
-    "gradient", [of_nnx, pytest.param(of_equinox, marks=pytest.mark.nightly)]
-)
-def test_a_module_is_params_and_has_the_gradient_of_an_unroll(gradient):
+@pytest.mark.parametrize("gradient", [of_nnx, pytest.param(of_equinox, marks=nightly)])
+def test_modules_are_params_with_the_gradient_of_an_unroll(gradient):
     assert problems.relative_error(gradient(solved), gradient(unrolled)) < 1e-4
 
 
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(
-    "forward_mode", [False, pytest.param(True, marks=pytest.mark.nightly)]
-)
+@in_float64
+@pytest.mark.parametrize("forward_mode", [False, pytest.param(True, marks=nightly)])
 def test_complex_states_are_solved_and_differentiated(forward_mode):
     draw = np.random.default_rng(1)
     A = draw.normal(size=(3, 3)) + 1j * draw.normal(size=(3, 3))
-    A, b = 0.5 * A / np.linalg.norm(A, 2), draw.normal(size=(3,)) + 1j
+    A = 0.5 * A / np.linalg.norm(A, 2)
+    b = draw.normal(size=(3,)) + 1j
 
     def step(A, state, b):
-        z, real = state["z"], state["r"]
+        z = state["z"]
+        real = state["r"]
         return {"z": A @ z + b, "r": 0.5 * real + jnp.abs(z[0])}
 
     def loss(A, b):
         start = {"z": jnp.zeros(3, A.dtype), "r": jnp.zeros(())}
-        options = {"batch_ndim": 0, "tol": 1e-10, "forward_mode": forward_mode}
-        state, info = uj.equilibrium(step, A, start, b, **options)
+        state, info = uj.equilibrium(
+            step, A, start, b, batch_ndim=0, tol=1e-10, forward_mode=forward_mode
+        )
         return jnp.sum(jnp.abs(state["z"]) ** 2) + state["r"], (state, info)
 
     gradient, (state, info) = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(
@@ -102,12 +104,12 @@ def test_complex_states_are_solved_and_differentiated(forward_mode):
         np.eye(3) - A.T, 2.0 * (z + np.eye(3)[0] * z / np.abs(z)).conj()
     )
     assert bool(info.converged)
-    np.testing.assert_allclose(state["z"], z, rtol=1e-8)
+    assert_allclose(state["z"], z, rtol=1e-8)
     for got, expected in zip(gradient, (np.outer(slope, z), slope), strict=True):
-        np.testing.assert_allclose(got, expected, rtol=1e-7, atol=1e-9)
+        assert_allclose(got, expected, rtol=1e-7, atol=1e-9)
 
 
-def test_keys_are_params_and_aux_is_that_of_the_equilibrium_and_has_a_gradient():
+def test_keys_are_params_and_aux_has_a_gradient():
     def step(params, z, x):
         product = params["w"] * z
         return product + jax.random.normal(params["key"], z.shape), {"product": product}
@@ -122,5 +124,5 @@ def test_keys_are_params_and_aux_is_that_of_the_equilibrium_and_has_a_gradient()
     slope, (z, info) = jax.jit(jax.grad(total, has_aux=True))(0.5)
     drawn = np.asarray(jax.random.normal(jax.random.key(3, impl="rbg"), (3,)))
     assert bool(info.converged)
-    np.testing.assert_allclose(z, 2.0 * drawn, rtol=1e-5)
-    np.testing.assert_allclose(slope, 4.0 * np.sum(drawn), rtol=1e-4)  # of w / (1 - w)
+    assert_allclose(z, 2.0 * drawn, rtol=1e-5)
+    assert_allclose(slope, 4.0 * np.sum(drawn), rtol=1e-4)  # of w / (1 - w)

@@ -10,9 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
+from numpy.testing import assert_allclose
 from sklearn.linear_model import Lasso
 
 import unroll_jax as uj
+from tests.marks import nightly
 from unroll_jax import fixed_point as fp
 from unroll_jax.energies import soft_threshold
 
@@ -64,13 +66,13 @@ def test_any_solver_gets_the_gradient_of_the_closed_form(solver):
     )
     got = (gradient if solver is by_scipy else jax.jit(gradient))(0.1, jnp.asarray(X))
     jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7),
+        lambda a, b: assert_allclose(a, b, rtol=1e-5, atol=1e-7),
         got,
         slopes_of_ridge(0.1),
     )
 
 
-@pytest.mark.nightly
+@nightly
 def test_forward_mode_gives_tangents_and_second_derivatives():
     def closed(weight, *_):
         return jnp.linalg.solve(
@@ -86,45 +88,32 @@ def test_forward_mode_gives_tangents_and_second_derivatives():
     got, expected = jax.jit(
         lambda weight: [[slope(weight) for slope in slopes] for slopes in results]
     )(0.1)
-    np.testing.assert_allclose(got, expected, rtol=1e-8)
+    assert_allclose(got, expected, rtol=1e-8)
 
 
-def test_a_condition_of_any_scale_leaves_the_root_alone():
-    cases = [((), 1e6), ((2, 3), 1e-6)]
-    points = [
-        np.linspace(-2.0, 3.0, int(np.prod(batch)) * 4).reshape(*batch, 4)
-        for batch, _ in cases
-    ]
+def test_roots_of_batches_keep_their_values_and_get_gradients():
+    a = jnp.linspace(-2.0, 3.0, 24).reshape(2, 3, 4)
 
-    def root(a, batch, scale):
-        @uj.implicit_root(
-            lambda a, z: scale * (z**3 + z - a),
-            batch_ndim=len(batch),
-            adjoint_tol=1e-10,
-        )
-        def cubic(a, z0):
-            return jax.lax.fori_loop(
-                0, 30, lambda _, z: z - (z**3 + z - a) / (3.0 * z**2 + 1.0), z0
-            )
+    @uj.implicit_root(
+        lambda a, z: 1e-6 * (z**3 + z - a), batch_ndim=2, adjoint_tol=1e-10
+    )
+    def cubic(a, z0):
+        newton = lambda _, z: z - (z**3 + z - a) / (3.0 * z**2 + 1.0)
+        return jax.lax.fori_loop(0, 30, newton, z0)
 
+    @jax.jit
+    def run(a):
         z, pull = jax.vjp(lambda a: cubic(a, jnp.zeros_like(a)), a)
         return z, pull(jnp.ones_like(a))[0]
 
-    run = jax.jit(
-        lambda points: [root(a, *case) for a, case in zip(points, cases, strict=True)]
-    )
-    for a, (z, slope) in zip(points, run(points), strict=True):
-        np.testing.assert_allclose(z**3 + z, a, rtol=1e-14, atol=1e-14)
-        np.testing.assert_allclose(
-            slope, 1.0 / (3.0 * np.asarray(z) ** 2 + 1.0), rtol=1e-8
-        )
+    z, slope = jax.device_get(run(a))
+    assert_allclose(z**3 + z, a, rtol=1e-14, atol=1e-14)
+    assert_allclose(slope, 1.0 / (3.0 * z**2 + 1.0), rtol=1e-8)
 
 
 def test_adjoints_by_name_and_value_and_pytrees():
-    matrix, start = (
-        np.array([[1.0, 0.2], [0.2, 0.8]]),
-        {"u": np.zeros(2), "v": np.zeros(3)},
-    )
+    matrix = np.array([[1.0, 0.2], [0.2, 0.8]])
+    start = {"u": np.zeros(2), "v": np.zeros(3)}
 
     def optimality(params, z, x):
         return {"u": matrix @ z["u"] - params, "v": z["v"] - x}
@@ -138,12 +127,14 @@ def test_adjoints_by_name_and_value_and_pytrees():
         return jax.grad(lambda p, x: total(solve(p, start, x)), (0, 1))(p, x)
 
     adjoints = ("gmres", fp.conjugate_gradient())
-    run = jax.jit(lambda *point: [gradient(adjoint, *point) for adjoint in adjoints])
+
+    @jax.jit
+    def run(*point):
+        return [gradient(adjoint, *point) for adjoint in adjoints]
+
     for for_p, for_x in run(jnp.ones(2), jnp.arange(3.0)):
-        np.testing.assert_allclose(
-            for_p, np.linalg.solve(matrix.T, np.ones(2)), rtol=1e-8
-        )
-        np.testing.assert_allclose(for_x, 2.0 * np.arange(3.0), rtol=1e-8)
+        assert_allclose(for_p, np.linalg.solve(matrix.T, np.ones(2)), rtol=1e-8)
+        assert_allclose(for_x, 2.0 * np.arange(3.0), rtol=1e-8)
 
 
 def test_closed_over_values_aux_and_the_probe():
@@ -156,7 +147,7 @@ def test_closed_over_values_aux_and_the_probe():
         return z
 
     slope, probe = jax.jit(jax.grad(root, argnums=(0, 1)))(4.0, fp.zero_probe())
-    np.testing.assert_allclose(slope, 0.25, rtol=1e-6)
+    assert_allclose(slope, 0.25, rtol=1e-6)
     assert float(probe.converged) == 1.0
 
 
@@ -197,18 +188,16 @@ def by_sklearn(weight, z0, x):
 FISTA = fp.accelerated_gradient(proximal=True)
 
 
+def shrink(weight, z, size):
+    return soft_threshold(weight).prox(z, size)
+
+
 @pytest.mark.parametrize(
-    "solver",
-    [pytest.param(None, marks=pytest.mark.nightly), FISTA],
-    ids=["default", "fista"],
+    "solver", [pytest.param(None, marks=nightly), FISTA], ids=["default", "fista"]
 )
-def test_the_lasso_is_that_of_scikit_learn_and_has_its_gradient(solver):
-    layer = uj.prox_gradient(
-        squares,
-        lambda weight, z, size: soft_threshold(weight).prox(z, size),
-        step_size=by_data,
-        penalty=lambda weight, z: weight * jnp.sum(jnp.abs(z)),
-    )
+def test_the_lasso_and_its_gradient_are_those_of_scikit_learn(solver):
+    penalty = lambda weight, z: weight * jnp.sum(jnp.abs(z))
+    layer = uj.prox_gradient(squares, shrink, step_size=by_data, penalty=penalty)
 
     def size(weight):
         z, _ = uj.equilibrium(
@@ -223,24 +212,19 @@ def test_the_lasso_is_that_of_scikit_learn_and_has_its_gradient(solver):
         return jnp.sum(z**2), z
 
     slope, z = jax.jit(jax.grad(size, has_aux=True))(0.1)
-    np.testing.assert_allclose(z, by_sklearn(0.1, None, (X, Y)), atol=1e-8)
+    assert_allclose(z, by_sklearn(0.1, None, (X, Y)), atol=1e-8)
     above, below = (
         np.sum(by_sklearn(0.1 + e, None, (X, Y)) ** 2) for e in (1e-4, -1e-4)
     )
-    np.testing.assert_allclose(slope, (above - below) / 2e-4, rtol=1e-5)
-    shrink = lambda weight, z, size: soft_threshold(weight).prox(z, size)
+    assert_allclose(slope, (above - below) / 2e-4, rtol=1e-5)
     wrapped = uj.implicit_argmin(squares, prox=shrink, step_size=0.5)(by_sklearn)
-    of_sklearn = jax.grad(
-        lambda weight: jnp.sum(wrapped(weight, jnp.zeros(5), (X, Y)) ** 2)
-    )(0.1)
-    np.testing.assert_allclose(of_sklearn, slope, rtol=1e-5)
+    of_sklearn = jax.grad(lambda w: jnp.sum(wrapped(w, jnp.zeros(5), (X, Y)) ** 2))
+    assert_allclose(of_sklearn(0.1), slope, rtol=1e-5)
 
 
 def test_pairs_by_name_batches_and_the_energy_of_a_step():
-    z0, x = (
-        jnp.asarray(DRAW.normal(size=(2, 3, 4))),
-        jnp.asarray(DRAW.normal(size=(2, 3, 4))),
-    )
+    z0 = jnp.asarray(DRAW.normal(size=(2, 3, 4)))
+    x = jnp.asarray(DRAW.normal(size=(2, 3, 4)))
     layer = uj.prox_gradient(
         lambda p, z, x: 0.5 * jnp.sum((z - x) ** 2, (-2, -1)),
         "soft_threshold",
@@ -258,7 +242,7 @@ def test_pairs_by_name_batches_and_the_energy_of_a_step():
 
     z, converged, expected, (after, before) = run(z0, x)
     assert converged.shape == (2,)
-    np.testing.assert_allclose(z, expected, atol=1e-9)
+    assert_allclose(z, expected, atol=1e-9)
     assert bool((after < before).all())
 
 
@@ -267,39 +251,39 @@ SYMMETRIC = MATRIX @ MATRIX.T
 SCALES = np.array([1e-25, 1e-12, 1e-5, 1e-3, 1.0, 1e6, 1e20], np.float32)
 
 
-def of_root(scale, p, **options):
-    """The root of s (A z - p)."""
-    condition = lambda p, z: scale * (MATRIX @ z - p)
-    solve = uj.implicit_root(condition, **options)(
-        lambda p, z0: np.linalg.inv(MATRIX) @ p
-    )
-    return jnp.sum(solve(p, jnp.zeros_like(p)))
+# A matrix, and the condition whose solution is z = A^-1 p.
+CONDITIONS = {
+    "implicit_root": (MATRIX, lambda A, p, z: A @ z - p),
+    "implicit_argmin": (SYMMETRIC, lambda A, p, z: 0.5 * z @ A @ z - p @ z),
+}
 
 
-def of_argmin(scale, p, **options):
-    """The minimiser of s (z A A^T z / 2 - p z)."""
-    objective = lambda p, z: scale * (0.5 * z @ SYMMETRIC @ z - p @ z)
-    solve = uj.implicit_argmin(objective, **options)(
-        lambda p, z0: np.linalg.inv(SYMMETRIC) @ p
-    )
+def total(name, p, scale=1.0, **options):
+    """The sum of the solution, of a condition that is multiplied by a number."""
+    A, condition = CONDITIONS[name]
+    wrap = getattr(uj, name)(lambda p, z: scale * condition(A, p, z), **options)
+    solve = wrap(lambda p, z0: np.linalg.inv(A) @ p)
     return jnp.sum(solve(p, jnp.zeros_like(p)))
 
 
 @pytest.mark.parametrize("forward_mode", [False, True])
-@pytest.mark.parametrize(
-    ("solution", "matrix"), [(of_root, MATRIX), (of_argmin, SYMMETRIC)]
-)
-def test_a_condition_of_any_scale_has_every_digit_of_its_gradient(
-    solution, matrix, forward_mode
-):
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_gradients_have_every_digit_at_any_scale_of_the_condition(name, forward_mode):
     """In float32; the warning of a failed linear solve is an error here."""
-    options = {"forward_mode": forward_mode, "adjoint_tol": 1e-6}
-    gradient = jax.grad(lambda p, scale: solution(scale, p, **options))
-    p = np.ones(2, np.float32)
-    got = jax.jit(lambda p: [gradient(p, scale) for scale in SCALES])(p)
-    expected = np.linalg.solve(matrix.T.astype(np.float64), np.ones(2))
-    for slope in got:
-        np.testing.assert_allclose(slope, expected, rtol=3e-6)
+
+    @jax.jit
+    def run(p):
+        return [
+            jax.grad(total, 1)(
+                name, p, scale, forward_mode=forward_mode, adjoint_tol=1e-6
+            )
+            for scale in SCALES
+        ]
+
+    ones = np.ones(2, np.float32)
+    matrix = CONDITIONS[name][0].T.astype(np.float64)
+    for slope in run(ones):
+        assert_allclose(slope, np.linalg.solve(matrix, ones), rtol=3e-6)
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-6])
@@ -313,58 +297,51 @@ def test_an_asymmetric_derivative_is_found_at_any_scale(scale):
         jax.grad(lambda a: jnp.sum(solve(a, jnp.zeros_like(a))))(a)
 
 
-def five_steps(weight, w, X, y):
-    gradient = jax.grad(ridge_loss, 1)
-    return jax.lax.fori_loop(0, 5, lambda _, w: w - 0.5 * gradient(weight, w, X, y), w)
-
-
 def shrink_half(weight, z, size):
     return z / (1.0 + size * weight)
 
 
 square = lambda a, z: z**2 - a
-ONE, FOUR = np.ones(()), np.full((), 4.0)
-FAR = {  # a wrapped solver that fails, and its arguments
-    "its start": (uj.implicit_root, square, {}, lambda a, z0: z0, (FOUR, ONE)),
-    "five steps": (
-        *(uj.implicit_argmin, ridge_loss, {}, five_steps),
-        (0.1 * ONE, np.zeros(5), X, Y),
+ONE = np.ones(())
+FOUR = np.full((), 4.0)
+FAR = {  # a condition, a wrapped solver that fails, and its arguments
+    "its start": (
+        functools.partial(uj.implicit_root, square),
+        lambda a, z0: z0,
+        (FOUR, ONE),
     ),
     "one prox": (
-        *(uj.implicit_argmin, lambda p, z: jnp.sum((z - 1.0) ** 2)),
-        *({"prox": shrink_half, "step_size": 0.1}, lambda p, z0: z0 + 0.1),
+        functools.partial(
+            uj.implicit_argmin,
+            lambda p, z: jnp.sum((z - 1.0) ** 2),
+            prox=shrink_half,
+            step_size=0.1,
+        ),
+        lambda p, z0: z0 + 0.1,
         (ONE, np.zeros(3)),
     ),
-    "near a root": (
-        *(uj.implicit_root, lambda a, z: z**3 - a, {}),
-        *(lambda a, z0: jnp.cbrt(a) + 0.1, (FOUR, ONE)),
-    ),
     "one of two examples": (
-        *(uj.implicit_root, square, {"batch_ndim": 1}),
-        *(lambda a, z0: jnp.sqrt(a) + np.array([0.0, 0.1]), (4.0 + np.zeros(2), 1.0)),
+        functools.partial(uj.implicit_root, square, batch_ndim=1),
+        lambda a, z0: jnp.sqrt(a) + np.array([0.0, 0.1]),
+        (4.0 + np.zeros(2), 1.0),
     ),
 }
 
 
 @pytest.mark.parametrize("case", FAR)
-def test_a_result_that_is_no_solution_is_reported_as_on_failure_says(case):
-    wrap, condition, options, solver, arguments = FAR[case]
-    decorate = functools.partial(wrap, condition, **options)
-    name = wrap.__name__
+def test_results_that_are_no_solutions_are_reported_as_asked(case):
+    wrap, solver, (first, *others) = FAR[case]
 
-    def gradient(on_failure, *arguments):
-        solve = decorate(on_failure=on_failure)(solver)
-        return jax.grad(lambda first: jnp.sum(solve(first, *arguments[1:])))(
-            arguments[0]
-        )
+    def gradient(on_failure):
+        solve = wrap(on_failure=on_failure)(solver)
+        return jax.grad(lambda first: jnp.sum(solve(first, *others)))
 
-    with pytest.warns(
-        fp.ConvergenceWarning, match=f"^{name}: 1 of . results of the solver"
-    ):
-        jax.block_until_ready(jax.jit(functools.partial(gradient, "warn"))(*arguments))
+    name = f"^{wrap.func.__name__}: 1 of . results of the solver"
+    with pytest.warns(fp.ConvergenceWarning, match=name):
+        jax.block_until_ready(jax.jit(gradient("warn"))(first))
     with pytest.raises(fp.ConvergenceError, match="and their derivatives are wrong"):
-        gradient("error", *arguments)
-    gradient("accept", *arguments)
+        gradient("error")(first)
+    gradient("accept")(first)
 
 
 def test_solutions_pass_from_any_start_and_of_any_size():
@@ -377,15 +354,12 @@ def test_solutions_pass_from_any_start_and_of_any_size():
 
     for scale, value, start in cases:
         a, z0 = (np.array([scale * size]) for size in (value, start))
-        np.testing.assert_allclose(nearly(a, z0), a, atol=1e-9 * scale)
+        assert_allclose(nearly(a, z0), a, atol=1e-9 * scale)
 
 
-NAMED = {"implicit_root": of_root, "implicit_argmin": of_argmin}
-
-
-@pytest.mark.parametrize("name", NAMED)
-def test_an_error_of_a_derivative_names_the_function_that_was_called(name):
-    f = lambda p: NAMED[name](1.0, p)
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_errors_of_derivatives_name_the_function_called(name):
+    f = functools.partial(total, name)
     p = np.ones(2, np.float32)
     for transform in (lambda p: jax.jvp(f, (p,), (p,)), jax.hessian(f)):
         with pytest.raises(TypeError, match=f"^{name} supports .*forward_mode") as info:
@@ -394,7 +368,7 @@ def test_an_error_of_a_derivative_names_the_function_that_was_called(name):
 
 
 @pytest.mark.parametrize("place", ["optimality", "objective", "the solver"])
-def test_arguments_with_names_in_the_order_of_jaxopt_are_one_error(place):
+def test_names_in_the_order_of_jaxopt_are_an_error(place):
     swapped = lambda z, params: z - params
     calls = {
         "optimality": lambda: uj.implicit_root(swapped),
@@ -407,31 +381,32 @@ def test_arguments_with_names_in_the_order_of_jaxopt_are_one_error(place):
         calls[place]()
 
 
-OF_JAXOPT = {  # a wrapper, a condition of other names in jaxopt's order, a solver, params
-    "a root of scalars": (
-        *(uj.implicit_root, lambda x, a: x**3 - a),
-        *(lambda a, z0: jnp.cbrt(a), FOUR),
-    ),
+OF_JAXOPT = {  # a condition of other names in jaxopt's order, a solver, params
+    "a root of scalars": (lambda x, a: x**3 - a, lambda a, z0: jnp.cbrt(a), FOUR),
     "a root of arrays": (
-        *(uj.implicit_root, lambda x, a: x - jnp.sum(a)),
-        *(lambda a, z0: jnp.sum(a) * jnp.ones(5), np.ones(3)),
+        lambda x, a: x - jnp.sum(a),
+        lambda a, z0: jnp.sum(a) * jnp.ones(5),
+        np.ones(3),
     ),
     "a minimiser of scalars": (
-        *(uj.implicit_argmin, lambda x, w: (x - 2.0) ** 2 + w * x**2),
-        *(lambda w, z0: 2.0 / (1.0 + w), FOUR),
+        lambda x, w: (x - 2.0) ** 2 + w * x**2,
+        lambda w, z0: 2.0 / (1.0 + w),
+        FOUR,
     ),
     "a minimiser of arrays": (
-        *(uj.implicit_argmin, lambda x, w: jnp.sum((x - 2.0) ** 2) + w * x @ x),
-        *(lambda w, z0: 2.0 * jnp.ones(5) / (1.0 + w), FOUR),
+        lambda x, w: jnp.sum((x - 2.0) ** 2) + w * x @ x,
+        lambda w, z0: 2.0 * jnp.ones(5) / (1.0 + w),
+        FOUR,
     ),
 }
 
 
 @pytest.mark.parametrize("case", OF_JAXOPT)
-def test_scalars_and_arrays_in_the_order_of_jaxopt_are_one_error(case):
-    wrap, condition, solver, params = OF_JAXOPT[case]
-    solve = wrap(condition)(solver)
-    what = "optimality" if wrap is uj.implicit_root else "objective"
+def test_values_in_the_order_of_jaxopt_are_an_error(case):
+    condition, solver, params = OF_JAXOPT[case]
+    is_root = "root" in case
+    solve = (uj.implicit_root if is_root else uj.implicit_argmin)(condition)(solver)
+    what = "optimality" if is_root else "objective"
     with pytest.raises(TypeError, match=rf"^{what} must take \(params, z, ...\), but"):
         jax.grad(lambda params: jnp.sum(solve(params, 1.0)))(params)
 

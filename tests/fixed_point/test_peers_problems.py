@@ -6,11 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.linalg
+from numpy.testing import assert_allclose
 
 from tests.fixed_point.problems import program
+from tests.marks import nightly, types_unchecked
 from unroll_jax import fixed_point as fp
 
-pytestmark = [pytest.mark.usefixtures("unchecked"), pytest.mark.nightly]
+pytestmark = [types_unchecked, nightly]
 
 
 def rotation(z):
@@ -27,10 +29,8 @@ def cosine(z):
     return jnp.cos(z) + jnp.array([0.0, jnp.pi / 2])
 
 
-TURNED, FAR = (
-    jnp.asarray(np.random.default_rng(0).uniform(size=14), jnp.float32),
-    jnp.arange(1.0, 15.0),
-)
+TURNED = jnp.asarray(np.random.default_rng(0).uniform(size=14), jnp.float32)
+FAR = jnp.arange(1.0, 15.0)
 POWERS = (
     jnp.array([0.6, 0.0, -0.1]),
     (jnp.array([[0.7], [0.5]]), jnp.array([[-1.0, 0.0, 2.0, -0.4]]) / 3.0),
@@ -76,7 +76,7 @@ def test_a_problem_of_a_peer_is_solved_to_its_tolerance(name):
     z, info = program(lambda params, z, x: step(z), batch_ndim=0, **options)((), start)
     assert bool(info.converged.all())
     jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, atol=tolerance, rtol=tolerance),
+        lambda a, b: assert_allclose(a, b, atol=tolerance, rtol=tolerance),
         z,
         solution,
     )

@@ -10,9 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AxisType, PartitionSpec
+from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
 from tests.fixed_point.problems import inputs, relative_error, skew_weights
+from tests.marks import types_unchecked
 from unroll_jax import fixed_point as fp
 
 SCALE = 1.0
@@ -20,19 +22,21 @@ SCALE = 1.0
 PLAIN = {"solver": "picard", "adjoint": fp.neumann(30)}
 
 
-def test_later_calls_outside_of_jit_compile_nothing_and_a_changed_global_and_a_changed_closure_are_seen(
+def test_later_calls_compile_nothing_and_see_changed_values(
     caplog,
 ):
     """A new function of the same body and other values reuse programs; another
     constant is another program."""
     global SCALE
-    weights, x = skew_weights(dtype=jnp.float32), inputs(4, 8, dtype=jnp.float32)
+    weights = skew_weights(dtype=jnp.float32)
+    x = inputs(4, 8, dtype=jnp.float32)
     for share, array, scale, is_new in (
         (0.9, x, 1.0, True),
         (0.5, 2.0 * x, 1.0, False),
         (1.0, x, 0.5, True),
     ):
-        SCALE, A = scale, share * weights
+        SCALE = scale
+        A = share * weights
         step = lambda A, z, none: jax.nn.relu(SCALE * (z @ A + array))  # noqa: B023
         # another code object
         step = (
@@ -62,8 +66,9 @@ def test_later_calls_outside_of_jit_compile_nothing_and_a_changed_global_and_a_c
 X = np.array([[1.0], [3.0]], np.float32)
 
 
-def test_examples_that_depend_on_each_other_are_one_error_and_batch_ndim_0_is_right():
-    norm, options = lambda p, z, x: 0.3 * jnp.mean(z, 0) + x, {"tol": 1e-6, **PLAIN}
+def test_examples_that_depend_on_each_other_need_batch_ndim_0():
+    norm = lambda p, z, x: 0.3 * jnp.mean(z, 0) + x
+    options = {"tol": 1e-6, **PLAIN}
 
     def solve(x, ndim):
         return uj.equilibrium(
@@ -80,9 +85,7 @@ def test_examples_that_depend_on_each_other_are_one_error_and_batch_ndim_0_is_ri
     with pytest.raises(ValueError, match=r"example \d changes another"):
         jax.grad(lambda x: solve(x, 1)[0, 0])(X)
     gradient = jax.jit(jax.grad(lambda x: solve(x, 0)[0, 0]))(X)
-    np.testing.assert_allclose(
-        np.ravel(gradient), [1.0 + 0.15 / 0.7, 0.15 / 0.7], rtol=1e-4
-    )
+    assert_allclose(np.ravel(gradient), [1.0 + 0.15 / 0.7, 0.15 / 0.7], rtol=1e-4)
 
 
 DEPENDENT = [  # shares of an example itself and of another, and which that is
@@ -93,7 +96,7 @@ DEPENDENT = [  # shares of an example itself and of another, and which that is
 ]
 
 
-def test_dependence_is_found_whatever_earlier_values_the_first_example_and_a_nan_show():
+def test_dependence_is_found_whatever_earlier_values_show():
     """A gain of 0, the usual start of a norm, comes before; all are values of one
     program."""
     step = lambda p, z, x: p[0] * z + p[1] * z[p[2]] + x
@@ -167,7 +170,7 @@ def test_rules_that_close_over_other_arrays_are_other_programs(way, kinds):
     again."""
     for kind, share in itertools.product(kinds, (0.5, 0.1)):
         slope = kind(share * np.eye(3, dtype=np.float32))
-        np.testing.assert_allclose(way(slope), 6.0 / (1.0 - share), rtol=1e-4)
+        assert_allclose(way(slope), 6.0 / (1.0 - share), rtol=1e-4)
 
 
 @pytest.mark.parametrize("slope", [1.0, 0.5])
@@ -192,12 +195,12 @@ def test_rules_that_see_symbolic_zeros_are_other_programs(slope):
             lambda w, z, x: f(w, z), w, jnp.zeros(3), tol=1e-6, **PLAIN
         )[0]
 
-    np.testing.assert_allclose(
+    assert_allclose(
         jax.grad(lambda w: solve(w).sum())(1.0), 3.0 / (1.0 - 0.5 * slope), rtol=1e-4
     )
 
 
-def test_a_rule_beside_a_constant_array_and_steps_without_a_derivative_are_solved():
+def test_rules_beside_constants_and_underived_steps_are_solved():
     constant = jnp.ones((2, 3))
 
     @jax.custom_vjp
@@ -223,7 +226,7 @@ def test_a_rule_beside_a_constant_array_and_steps_without_a_derivative_are_solve
         z = uj.equilibrium(
             step, None, jnp.zeros((2, 3)), batch_ndim=1, solver="picard"
         )[0]
-        np.testing.assert_allclose(z, value, rtol=1e-4)
+        assert_allclose(z, value, rtol=1e-4)
 
     def solve(w):
         return uj.equilibrium(lambda w, z, x: f(z) * w, w, jnp.zeros((2, 3)), **PLAIN)[
@@ -231,7 +234,7 @@ def test_a_rule_beside_a_constant_array_and_steps_without_a_derivative_are_solve
         ]
 
     value, gradient = jax.value_and_grad(lambda w: solve(w).sum())(1.0)
-    np.testing.assert_allclose([value, gradient], [12.0, 24.0], rtol=1e-4)
+    assert_allclose([value, gradient], [12.0, 24.0], rtol=1e-4)
 
 
 def test_states_without_entries_are_solved():
@@ -253,10 +256,10 @@ def test_inside_of_jit_dependence_is_checked_on_request():
     assert np.isfinite(solve(1.0, check=False)).all()
     with pytest.raises(jax.errors.JaxRuntimeError, match="pass batch_ndim=0"):
         jax.block_until_ready(solve(1.0, check=True))
-    np.testing.assert_allclose(solve(0.0, check=True), X / 0.7, rtol=1e-4)
+    assert_allclose(solve(0.0, check=True), X / 0.7, rtol=1e-4)
 
 
-def test_a_collective_over_states_is_one_error_and_one_over_weights_is_not():
+def test_collectives_over_states_are_an_error_over_weights_not():
     mesh = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Auto,))
     rows = PartitionSpec("data")
 
@@ -284,11 +287,12 @@ def test_a_collective_over_states_is_one_error_and_one_over_weights_is_not():
         )
 
     z = jax.jit(shard(parts, PartitionSpec()))(jnp.ones((2, 3)))
-    np.testing.assert_allclose(z, 4.0, rtol=1e-4)
+    assert_allclose(z, 4.0, rtol=1e-4)
 
 
-def test_a_state_that_is_judged_as_one_example_warns_where_its_rows_are_far():
-    rates, x = jnp.array([[0.5], [0.99]]), jnp.array([[1e6], [1.0]])
+def test_states_judged_as_one_example_warn_of_far_rows():
+    rates = jnp.array([[0.5], [0.99]])
+    x = jnp.array([[1e6], [1.0]])
     with pytest.warns(
         fp.ConvergenceWarning,
         match="batch_ndim was not given .* 1 of 2 rows .* row 1 is at",
@@ -352,9 +356,12 @@ KINDS = {
 }
 
 
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("kind", KINDS)
+@types_unchecked
+@pytest.mark.parametrize(
+    ("reader", "kind"),
+    [(reader, "float32") for reader in READERS]
+    + [("step", kind) for kind in KINDS if kind != "float32"],
+)
 def test_a_value_that_changes_between_two_calls_is_seen(reader, kind):
     """An array of JAX that is replaced, and arrays of NumPy that change in place."""
     global CHANGED
@@ -371,5 +378,5 @@ def test_a_value_that_changes_between_two_calls_is_seen(reader, kind):
         [results[value, values] for value in (0.0, 1.0, 3.0)]
         for values in ((0.0, 3.0, 1.0), (1.0, 3.0, 0.0))
     ]
-    np.testing.assert_array_equal(first, second)
+    assert_array_equal(first, second)
     assert np.abs(np.diff(first, axis=0)).min() > 0.2

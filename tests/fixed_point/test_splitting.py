@@ -6,13 +6,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
+from numpy.testing import assert_allclose, assert_array_equal
 
+from tests.energies.opteq_reference import conv_matrix
 from tests.fixed_point.problems import relative_error
+from tests.marks import in_float64, nightly
+from tests.reference import gaussian
 from unroll_jax import fixed_point as fp
 from unroll_jax.fixed_point import monotone
 
-pytestmark = pytest.mark.usefixtures("x64")
-IMAGE, MARGIN = (4, 5), 0.7
+pytestmark = in_float64
+IMAGE = (4, 5)
+MARGIN = 0.7
 SIGMA = {"relu": lambda t: np.maximum(t, 0.0), "tanh": np.tanh}
 OPTIONS = {"tol": 1e-11, "max_steps": 5000, "on_failure": "error"}
 
@@ -26,25 +31,13 @@ def params_of(kind, seed=0):
     return fp.MonotoneParams(A, B, jnp.asarray(1.3), jnp.asarray(2.5))
 
 
-def circular_matrix(kernel):
-    """The matrix of a convolution that wraps around, on flattened images: pixel by
-    pixel, tap by tap."""
-    (height, width), (rows, columns, inner, outer) = IMAGE, kernel.shape
-    matrix = np.zeros((height, width, outer, height, width, inner))
-    for i, j, k, m in np.ndindex(height, width, rows, columns):
-        matrix[
-            i, j, :, (i + k - rows // 2) % height, (j + m - columns // 2) % width, :
-        ] += kernel[k, m].T
-    return matrix.reshape(height * width * outer, height * width * inner)
-
-
 def matrix_of(params):
     A, B = (
         float(scale) * np.asarray(raw) / np.linalg.norm(np.asarray(raw).ravel())
         for raw, scale in ((params.A, params.A_scale), (params.B, params.B_scale))
     )
     if A.ndim == 4:
-        A, B = circular_matrix(A), circular_matrix(B)
+        A, B = (conv_matrix(kernel, IMAGE, wraps=True) for kernel in (A, B))
     return (1.0 - MARGIN) * np.eye(len(A)) - A.T @ A + B - B.T
 
 
@@ -56,7 +49,7 @@ def weight_of(params):
 
 def inputs_for(kind, *batch, seed=1):
     shape = (6,) if kind == "dense" else (*IMAGE, 2)
-    return jnp.asarray(np.random.default_rng(seed).normal(size=(*batch, *shape)))
+    return jnp.asarray(gaussian(*batch, *shape, seed=seed))
 
 
 def solve_by_scipy(W, x, sigma):
@@ -68,10 +61,11 @@ def solve_by_scipy(W, x, sigma):
 
 
 @pytest.mark.parametrize("kind", ["dense", "images"])
-def test_the_weight_is_the_stated_matrix_and_its_symmetric_part_is_bounded_by_the_margin(
+def test_the_weight_is_the_stated_matrix_with_its_margin(
     kind,
 ):
-    params, z = params_of(kind), inputs_for(kind, 2)
+    params = params_of(kind)
+    z = inputs_for(kind, 2)
 
     @jax.jit
     def products(params, z):
@@ -80,16 +74,17 @@ def test_the_weight_is_the_stated_matrix_and_its_symmetric_part_is_bounded_by_th
             monotone.monotone_resolvent(W, 0.6), z
         )
 
-    matrix, flat = matrix_of(params), np.asarray(z).reshape(2, -1)
+    matrix = matrix_of(params)
+    flat = np.asarray(z).reshape(2, -1)
     image, solved = (np.asarray(leaf).reshape(2, -1) for leaf in products(params, z))
-    np.testing.assert_allclose(image, flat @ matrix.T, atol=1e-12)
+    assert_allclose(image, flat @ matrix.T, atol=1e-12)
     assert (
         np.linalg.eigvalsh(np.eye(len(matrix)) - (matrix + matrix.T) / 2)[0]
         >= MARGIN - 1e-12
     )
     assert np.linalg.norm(matrix - matrix.T) > 1.0
     inverse = np.linalg.inv(np.eye(len(matrix)) + 0.6 * (np.eye(len(matrix)) - matrix))
-    np.testing.assert_allclose(solved, flat @ inverse.T, atol=1e-12)
+    assert_allclose(solved, flat @ inverse.T, atol=1e-12)
 
 
 # An activation, a dtype, options, and how near the equilibrium must be; float32
@@ -101,11 +96,10 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(
-    "kind", ["dense", pytest.param("images", marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize("kind", ["dense", pytest.param("images", marks=nightly)])
 def test_the_splitting_finds_the_equilibrium_that_scipy_finds(kind):
-    params, x = params_of(kind), inputs_for(kind, 2)
+    params = params_of(kind)
+    x = inputs_for(kind, 2)
 
     @jax.jit
     def run(params, x):
@@ -129,16 +123,15 @@ def test_the_splitting_finds_the_equilibrium_that_scipy_finds(kind):
         expected = [
             solve_by_scipy(matrix, np.ravel(row), SIGMA[name]) for row in np.asarray(x)
         ]
-        np.testing.assert_allclose(
-            np.reshape(z, (2, -1)), expected, atol=tolerance, err_msg=name
-        )
+        assert_allclose(np.reshape(z, (2, -1)), expected, atol=tolerance, err_msg=name)
 
 
-@pytest.mark.nightly
+@nightly
 @pytest.mark.parametrize("kind", ["dense", "images"])
 def test_gradients_are_those_of_an_unroll(kind):
     """The unroll is of damped plain steps, in which no splitting takes part."""
-    params, x = params_of(kind), inputs_for(kind, 2)
+    params = params_of(kind)
+    x = inputs_for(kind, 2)
     share = 0.5 * MARGIN / np.linalg.norm(np.eye(x[0].size) - matrix_of(params), 2) ** 2
 
     def unrolled(params, x):
@@ -175,5 +168,5 @@ def test_weights_of_zero_have_a_finite_gradient():
             jax.grad(lambda p: fp.monotone_weight(p).sum())(p),
         )
     )(params)
-    np.testing.assert_array_equal(W, 0.0)
+    assert_array_equal(W, 0.0)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))

@@ -3,8 +3,8 @@
 import jax
 import jax.export
 import jax.numpy as jnp
-import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 import unroll_jax as uj
 from tests.fixed_point.problems import (
@@ -14,8 +14,9 @@ from tests.fixed_point.problems import (
     tanh_step,
     unrolled,
 )
+from tests.marks import in_float64
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = in_float64
 OPTIONS = {"tol": 1e-11, "solver": "picard", "adjoint": "gmres", "on_failure": "error"}
 
 
@@ -94,18 +95,21 @@ SOLVES = {
         ),
     ],
 )
-def test_values_and_gradients_are_exported_by_default_with_a_symbolic_batch(name):
+def test_values_and_gradients_are_exported_with_a_symbolic_batch(name):
     (batch,) = jax.export.symbolic_shape("batch")
-    weight, x = 0.5 * jnp.eye(3), jnp.linspace(-1.0, 1.0, 12).reshape(4, 3)
+    weight = 0.5 * jnp.eye(3)
+    x = jnp.linspace(-1.0, 1.0, 12).reshape(4, 3)
     find = SOLVES[name]
-    both = jax.jit(
-        lambda *given: (
+
+    @jax.jit
+    def both(*given):
+        return (
             find(*given),
             jax.grad(lambda *each: jnp.sum(find(*each) ** 2))(*given),
         )
-    )
+
     exported = jax.export.export(both)(
         weight, jax.ShapeDtypeStruct((batch, 3), x.dtype)
     )
     for got, expected in zip(exported.call(weight, x), both(weight, x), strict=True):
-        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-7)
+        assert_allclose(got, expected, rtol=1e-5, atol=1e-7)

@@ -6,36 +6,22 @@ import numpy as np
 import pytest
 
 import unroll_jax as uj
-from tests.fixed_point.problems import relative_error, tanh_step
+from tests.fixed_point.problems import relative_error, skew_weights, tanh_step
+from tests.reference import gaussian
 from unroll_jax import fixed_point as fp
 
 pytestmark = pytest.mark.usefixtures("x64", "unchecked")
 
 
-def affine(p, z, x):
-    return z @ p + x
-
-
-def symmetric(size):
-    basis, _ = np.linalg.qr(np.random.default_rng(3).normal(size=(size, size)))
-    return (basis * np.linspace(0.0, 0.8, size)) @ basis.T
-
-
-def skew(size):
-    """A strictly upper triangular matrix and a little more, of norm .8."""
-    draw = np.random.default_rng(0)
-    A = np.triu(draw.normal(size=(size, size)), 1)
-    A = A + 0.1 * draw.normal(size=(size, size))
-    return 0.8 * A / np.linalg.norm(A, 2)
-
-
-X = np.random.default_rng(1).normal(size=(6, 7))
-SKEW = skew(7)
+X = gaussian(6, 7, seed=1)
+SKEW = np.asarray(skew_weights(7, norm=0.8, dtype=jnp.float32), float)
+HALF = gaussian(7, 7, seed=3)
+SYMMETRIC = 0.8 * HALF @ HALF.T / np.linalg.norm(HALF, 2) ** 2
 PROBLEMS = {
     "picard": (tanh_step, SKEW),
     "damped": (tanh_step, SKEW),
     "anderson": (tanh_step, SKEW),
-    "accelerated_gradient": (affine, symmetric(7)),
+    "accelerated_gradient": (lambda p, z, x: z @ p + x, SYMMETRIC),
 }
 
 
@@ -63,9 +49,15 @@ def test_unrolled_steps_have_the_implicit_gradient(solver, count, dtype):
     z, expected = implicit_gradient(step, A)
 
     def loss(x, start):
-        options = {"batch_ndim": 1, "on_failure": "accept", "solver": solver}
         y, info = uj.equilibrium(
-            step, A.astype(dtype), start, x, adjoint=fp.unrolled(count), **options
+            step,
+            A.astype(dtype),
+            start,
+            x,
+            adjoint=fp.unrolled(count),
+            batch_ndim=1,
+            on_failure="accept",
+            solver=solver,
         )
         return jnp.sum(jnp.sin(y)), (y, info.converged)
 

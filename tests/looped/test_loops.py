@@ -45,11 +45,16 @@ def test_states_are_those_of_a_python_loop(batch, remat, x64):
     loop = functools.partial(
         run_loops, block, params, h, x, record=lambda h: h, remat=remat
     )
-    run = jax.jit(lambda free, count: loop(loops=count, free=free, most=7))
+
+    @jax.jit
+    def run(free, count):
+        return loop(loops=count, free=free, most=7)
+
     cases = ((0, 0), (0, 7), (2, 1), (2, 4), (np.uint8(2), np.int8(4)))
     for free, count in cases:
         state, records = run(free, count)
-        free, count = int(free), int(count)
+        free = int(free)
+        count = int(count)
         chex.assert_trees_all_close(
             records, states[free + np.minimum(np.arange(8), count)], rtol=1e-12
         )
@@ -65,20 +70,18 @@ def test_states_are_those_of_a_python_loop(batch, remat, x64):
 
 def truncated_gradient(params, h, x, free, loops):
     """Of the sum of squares of the last state, by hand."""
-    states, weight = (
-        python_loop(params, h, x, free + loops),
-        np.asarray(params["weight"]),
-    )
-    of_state, of_weight, of_x = 2.0 * states[-1], 0.0 * weight, 0.0 * states[0]
+    states = python_loop(params, h, x, free + loops)
+    weight = np.asarray(params["weight"])
+    of_state = 2.0 * states[-1]
+    of_weight = 0.0 * weight
+    of_x = 0.0 * states[0]
     for before, after in reversed(
         list(zip(states[free:-1], states[free + 1 :], strict=True))
     ):
         slope = of_state * (1.0 - after**2)
-        of_state, of_weight, of_x = (
-            slope @ weight.T,
-            of_weight + before.T @ slope,
-            of_x + slope,
-        )
+        of_state = slope @ weight.T
+        of_weight = of_weight + before.T @ slope
+        of_x = of_x + slope
     return {"weight": of_weight}, of_state * (free == 0), of_x
 
 
@@ -87,11 +90,17 @@ def test_gradients_are_those_through_the_last_loops(traced, x64):
     """Of traced numbers of loops with states computed again in the backward pass."""
     operands = arguments(2)
 
-    options = {"most": 6 if traced else None, "remat": traced}
-
     def loss(operands, free, loops):
         return jnp.sum(
-            run_loops(block, *operands, loops=loops, free=free, **options)[0] ** 2
+            run_loops(
+                block,
+                *operands,
+                loops=loops,
+                free=free,
+                most=6 if traced else None,
+                remat=traced,
+            )[0]
+            ** 2
         )
 
     known = () if traced else (1, 2)
@@ -121,7 +130,8 @@ def test_the_program_does_not_grow_with_loops(options):
 
 
 def test_blocks_of_other_libraries_loop():
-    x, rng = jnp.ones((2, WIDTH)), np.random.default_rng(0)
+    x = jnp.ones((2, WIDTH))
+    rng = np.random.default_rng(0)
 
     def draw(leaf):
         return (

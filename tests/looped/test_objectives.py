@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
+from tests.reference import gaussian
 from unroll_jax.looped import (
     path_independence,
     sample_far_start,
@@ -40,7 +42,8 @@ def test_draws_have_their_distributions():
     assert counts[:2].sum() == 0
     assert np.abs(counts[2:] / len(KEYS) - 0.2).max() < 0.03
 
-    rng, shares = np.random.default_rng(0), [0.1, 0.5, 0.9]
+    rng = np.random.default_rng(0)
+    shares = [0.1, 0.5, 0.9]
     expected = rng.poisson(np.exp(rng.normal(np.log(32.0) - 0.125, 0.5, 100_000))) + 1
     assert abs(expected.mean() - 33.0) < 0.2
     assert abs(cut.mean() - np.clip(expected, 10, 64).mean()) < 1.0
@@ -66,7 +69,7 @@ def test_draws_have_their_distributions():
 
 
 def test_path_independence_is_the_mean_cosine_with_the_first_end(x64):
-    first, second, third = np.random.default_rng(0).normal(size=(3, 2, 4, 3))
+    first, second, third = gaussian(3, 2, 4, 3)
     states = {"a": np.stack([first, second, third]), "b": np.stack([first[:, 0]] * 3)}
     joined = [
         np.concatenate([z.reshape(2, -1), first[:, 0]], 1)
@@ -90,7 +93,7 @@ def test_path_independence_is_the_mean_cosine_with_the_first_end(x64):
     [((4, 3), 0), ((4, 2, 3), 1), ((4, 2, 5, 3), 2), ((4, 2, 5, 3), 1)],
 )
 def test_steps_are_root_mean_squares_of_differences(shape, batch_ndim, x64):
-    states = np.random.default_rng(0).normal(size=shape)
+    states = gaussian(*shape)
     rows = states.reshape(*shape[: 1 + batch_ndim], -1)
     expected = np.linalg.norm(rows[1:] - rows[:-1], axis=-1) / np.sqrt(rows.shape[-1])
     measure = functools.partial(step_sizes, batch_ndim=batch_ndim)
@@ -99,4 +102,4 @@ def test_steps_are_root_mean_squares_of_differences(shape, batch_ndim, x64):
         lambda states: (measure(states), gradient(jnp.ones_like(states)))
     )(states)
     chex.assert_trees_all_close(sizes, expected, rtol=1e-6)
-    np.testing.assert_array_equal(at_rest, np.zeros(shape))
+    assert_array_equal(at_rest, np.zeros(shape))

@@ -1,11 +1,5 @@
-"""These tests compile much and compute little."""
+"""As in tests/fixed_point: these tests compile much and compute little."""
 
-import jax
-import pytest
+from tests.fixed_point.conftest import few_optimisations
 
-
-@pytest.fixture(autouse=True)
-def few_optimisations():
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+__all__ = ["few_optimisations"]

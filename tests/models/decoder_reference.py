@@ -4,6 +4,7 @@ rotations by complex numbers."""
 import math
 
 import numpy as np
+import scipy.special
 
 
 def rms_norm(x, scale, epsilon):
@@ -11,8 +12,7 @@ def rms_norm(x, scale, epsilon):
 
 
 def softmax(scores):
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True)
+    return scipy.special.softmax(scores, axis=-1)
 
 
 def frequency(place, size, base, scaling):
@@ -48,7 +48,8 @@ def rotated(x, positions, config):
 
 
 def layer(params, y, config, positions, factors=(1.0, 1.0)):
-    size, shared = config.head_size, config.num_heads // config.num_key_value_heads
+    size = config.head_size
+    shared = config.num_heads // config.num_key_value_heads
     normed = rms_norm(y, params["attention_norm"]["scale"], config.norm_epsilon)
     queries, keys, values = (
         normed @ params[name]["kernel"] + params[name].get("bias", 0.0)
@@ -60,11 +61,13 @@ def layer(params, y, config, positions, factors=(1.0, 1.0)):
         columns, group = (
             slice(place * size, (place + 1) * size) for place in (head, head // shared)
         )
-        query, key = queries[:, columns], keys[:, group]
+        query = queries[:, columns]
+        key = keys[:, group]
         if config.qk_norm:
             query = rms_norm(query, params["query_norm"]["scale"], config.norm_epsilon)
             key = rms_norm(key, params["key_norm"]["scale"], config.norm_epsilon)
-        query, key = rotated(query, positions, config), rotated(key, positions, config)
+        query = rotated(query, positions, config)
+        key = rotated(key, positions, config)
         heads.append(
             softmax(query @ key.T / math.sqrt(size) + hidden) @ values[:, group]
         )

@@ -22,3 +22,11 @@ def drawn(model, *inputs, scale=0.5, seed=0):
 
 def float64(tree):
     return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), tree)
+
+
+def moved(params, direction, distance):
+    return jax.tree.map(lambda leaf, d: leaf + distance * d, float64(params), direction)
+
+
+def vdot(one, other):
+    return sum(map(np.vdot, jax.tree.leaves(one), jax.tree.leaves(other)))

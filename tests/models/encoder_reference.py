@@ -45,7 +45,8 @@ def embed(params, tokens, config, *, token_types=None, perturbation=None):
 
 def attention(params, y, config):
     queries, keys, values = np.split(dense(y, params["query_key_value"]), 3, axis=-1)
-    size, heads = config.dim // config.num_heads, []
+    size = config.dim // config.num_heads
+    heads = []
     for head in range(config.num_heads):
         columns = slice(head * size, (head + 1) * size)
         scores = queries[:, columns] @ keys[:, columns].T / math.sqrt(size)

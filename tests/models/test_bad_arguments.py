@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.hostile.calls import calls
+from tests.marks import types_unchecked
 from tests.models.test_decoder import SMALL as DECODER
 from tests.models.test_encoder import SMALL as ENCODER
 from tests.models.test_generation import PROMPTS
@@ -19,8 +20,10 @@ from unroll_jax import models as m
 from unroll_jax.models.language import sampling
 from unroll_jax.models.language.low_rank import low_rank_changes
 
-VECTORS, IMAGES = np.ones((2, 4), np.float32), np.ones((2, 4, 4, 1), np.float32)
-FLOAT, INTS = np.ones((5, 4), np.float32), np.ones((2, 5), np.int32)
+VECTORS = np.ones((2, 4), np.float32)
+IMAGES = np.ones((2, 4, 4, 1), np.float32)
+FLOAT = np.ones((5, 4), np.float32)
+INTS = np.ones((2, 5), np.int32)
 
 
 def shaped(model, *inputs, **named):
@@ -61,35 +64,12 @@ def speculate(exit_layer=1, **options):
 
 
 NAMES = {
-    **{
-        each.__name__: each
-        for each in (
-            shaped,
-            of_vectors,
-            of_images,
-            decode,
-            generate,
-            speculate,
-            classifier,
-        )
-    },
-    **{
-        "m": m,
-        "fp": fp,
-        "sampling": sampling,
-        "jax": jax,
-        "np": np,
-        "low_rank_changes": low_rank_changes,
-    },
-    **{
-        "VECTORS": VECTORS,
-        "IMAGES": IMAGES,
-        "FLOAT": FLOAT,
-        "INTS": INTS,
-        "TOKENS": TOKENS,
-        "MASK": MASK,
-    },
-    "DECODER": DECODER,
+    "TOKENS": TOKENS,
+    "MASK": MASK,
+    "classifier": classifier,
+    "fp": fp,
+    "sampling": sampling,
+    "low_rank_changes": low_rank_changes,
     "vit_config": lambda **options: dataclasses.replace(VIT, **options),
     "decoder": m.Decoder(DECODER),
     "encoder": m.Encoder(ENCODER),
@@ -124,6 +104,8 @@ rotary_base: m.DecoderConfig(30, rotary_base=1.0)
 norm_epsilon: m.DecoderConfig(30, norm_epsilon=2.0); m.EncoderConfig(30, norm_epsilon=2.0)
 sparsity: shaped(m.LISTA(4, 7, 3, sparsity=-0.1), FLOAT)
 noise: generate(noise=-0.1, key=jax.random.key(0))
+dropout: shaped(m.Encoder(ENCODER, dropout=1.0), INTS); shaped(m.Encoder(ENCODER, dropout=-0.1), INTS)
+dropout_key: shaped(m.Encoder(ENCODER, dropout=0.3), INTS, dropout_key=jax.random.split(jax.random.key(0), 3))
 tol: of_vectors(m.NeuralODE, tol=0.0)
 pool: of_images(m.DeepOptEq, pool=5)
 augment: of_vectors(m.NeuralODE, augment=-1)
@@ -166,11 +148,11 @@ exit_layer: speculate(exit_layer=4)
 """
 
 
-@pytest.mark.usefixtures("unchecked")
+@types_unchecked
 @pytest.mark.parametrize(("error", "name", "expression"), list(calls(TABLE)))
 def test_a_bad_argument_is_named(error, name, expression):
     with pytest.raises(error, match=rf"\b{name}\b") as caught:
-        eval(expression, dict(NAMES))
+        eval(expression, globals() | NAMES)
     assert "\n" not in str(caught.value)
     assert (
         "unroll_jax" in traceback.extract_tb(caught.value.__traceback__)[-1].filename

@@ -6,8 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.integrate
+from numpy.testing import assert_allclose
 
+from tests.energies.comparing import assert_derivative
 from tests.energies.opteq_reference import conv_matrix
+from tests.marks import in_float64, nightly
 from tests.models.deep_opteq_by_hand import logits_by_hand
 from tests.models.drawing import drawn, float64, normal
 from unroll_jax.models import FeedForwardNetwork, NeuralODE
@@ -30,8 +33,8 @@ def field_matrices(weights, image):
 ODE = {"activation": "tanh", "param_dtype": jnp.float64}
 
 
-@pytest.mark.nightly
-@pytest.mark.usefixtures("x64")
+@nightly
+@in_float64
 @pytest.mark.parametrize(("image", "augment"), [(None, 0), ((3, 4), 2)])
 def test_the_neural_ode_ends_where_scipy_says(image, augment):
     model = NeuralODE(
@@ -64,68 +67,46 @@ def test_the_neural_ode_ends_where_scipy_says(image, augment):
         )
         end = solved.y[:, -1].reshape(start.shape)
         assert np.linalg.norm(end - start) > 0.1
-        np.testing.assert_allclose(
+        assert_allclose(
             np.asarray(kept["intermediates"]["end"][0])[row], end, atol=1e-7
         )
-        np.testing.assert_allclose(
-            np.asarray(logits)[row], logits_by_hand(params, end), atol=1e-7
-        )
+        assert_allclose(np.asarray(logits)[row], logits_by_hand(params, end), atol=1e-7)
 
 
-@pytest.mark.nightly
-@pytest.mark.usefixtures("x64")
+@nightly
+@in_float64
 def test_gradients_through_the_ode_are_those_of_finite_differences():
     model = NeuralODE(
         2, convolutional=False, widths=(4,), features=3, augment=1, tol=1e-10, **ODE
     )
     x = normal(3, 2)
-    params, direction = (drawn(model, x, scale=0.4, seed=seed) for seed in (0, 1))
-    run = jax.jit(
-        jax.value_and_grad(lambda params: jnp.sum(model.apply(params, x)[0] ** 2))
-    )
-    pairs = zip(
-        jax.tree.leaves(run(params)[1]), jax.tree.leaves(direction), strict=True
-    )
-    ends = [
-        run(
-            jax.tree.map(
-                lambda p, d, sign=sign: p + sign * 1e-5 * d,
-                *map(float64, (params, direction)),
-            )
-        )[0]
-        for sign in (1, -1)
-    ]
-    np.testing.assert_allclose(
-        sum(np.vdot(a, b) for a, b in pairs), (ends[0] - ends[1]) / 2e-5, rtol=1e-6
-    )
+    loss = lambda params: jnp.sum(model.apply(params, x)[0] ** 2)
+    assert_derivative(loss, drawn(model, x, scale=0.4), rtol=1e-5)
 
 
 def test_more_steps_than_allowed_are_an_error():
-    model, x = (
-        NeuralODE(2, convolutional=False, tol=1e-6, max_steps=1),
-        jnp.asarray(np.ones((1, 3), np.float32)),
-    )
+    model = NeuralODE(2, convolutional=False, tol=1e-6, max_steps=1)
+    x = jnp.asarray(np.ones((1, 3), np.float32))
     with pytest.raises(RuntimeError, match="maximum number of solver steps"):
         jax.block_until_ready(jax.jit(model.apply)(drawn(model, x, scale=3.0), x))
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 @pytest.mark.parametrize("image", [None, (3, 4)], ids=["vectors", "images"])
 def test_the_plain_network_is_its_layers_one_after_the_other(image):
-    options = {
-        "widths": (4, 5),
-        "features": 3,
-        "activation": "tanh",
-        "param_dtype": jnp.float64,
-    }
-    model = FeedForwardNetwork(3, convolutional=image is not None, **options)
+    model = FeedForwardNetwork(
+        3,
+        convolutional=image is not None,
+        widths=(4, 5),
+        features=3,
+        activation="tanh",
+        param_dtype=jnp.float64,
+    )
     batches = ((), (2, 2))
     xs = [normal(*batch, *(image or ()), 2) for batch in batches]
     params = drawn(model, xs[0])
-    weights, outputs = (
-        float64(params["params"]),
-        jax.jit(lambda params: [model.apply(params, x) for x in xs])(params),
-    )
+    weights = float64(params["params"])
+    outputs = jax.jit(lambda params: [model.apply(params, x) for x in xs])(params)
 
     def by_hand(z):
         for name in ("features", "layer_1", "layer_2"):
@@ -141,6 +122,6 @@ def test_the_plain_network_is_its_layers_one_after_the_other(image):
         assert (logits.shape, info) == ((*batch, 3), None)
         for place in np.ndindex(*batch):
             expected = by_hand(np.asarray(x)[place])
-            np.testing.assert_allclose(
+            assert_allclose(
                 np.asarray(logits)[place], expected, atol=1e-12, err_msg=str(batch)
             )

@@ -4,7 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
+from tests.marks import in_float64, nightly
 from tests.models.drawing import drawn, float64
 from tests.models.test_encoder import SMALL, random_params, random_tokens
 from unroll_jax.models import (
@@ -25,34 +27,32 @@ def pooled_by_hand(outputs, pooling):
     return np.stack(rows, axis=1)
 
 
-@pytest.mark.nightly
-@pytest.mark.usefixtures("x64")
+@nightly
+@in_float64
 @pytest.mark.parametrize(("pooling", "hidden"), [("first", "tanh"), ("mean", None)])
 def test_logits_are_those_of_the_head_at_every_output(pooling, hidden):
-    encoder, mask, tokens = (
-        Encoder(SMALL, param_dtype=jnp.float64, unroll=1),
-        jnp.asarray(MASK),
-        random_tokens(3, 6),
-    )
+    encoder = Encoder(SMALL, param_dtype=jnp.float64, unroll=1)
+    mask = jnp.asarray(MASK)
+    tokens = random_tokens(3, 6)
     model = Classifier(encoder, 3, pooling, hidden)
     params = random_params(model)
     inside = {"params": params["params"]["encoder"]}
-    run = jax.jit(
-        lambda params, inside: (
+
+    @jax.jit
+    def run(params, inside):
+        return (
             model.apply(params, tokens, mask),
             encoder.apply(inside, tokens, mask),
         )
-    )
+
     logits, outputs = run(params, inside)
-    head, pooled = (
-        float64(params)["params"]["head"],
-        pooled_by_hand(np.asarray(outputs), pooling),
-    )
+    head = float64(params)["params"]["head"]
+    pooled = pooled_by_hand(np.asarray(outputs), pooling)
     if hidden is not None:
         pooled = np.tanh(pooled @ head["hidden"]["kernel"] + head["hidden"]["bias"])
     expected = pooled @ head["logits"]["kernel"] + head["logits"]["bias"]
     assert logits.shape == (4, 3, 3)
-    np.testing.assert_allclose(logits, expected, atol=1e-11)
+    assert_allclose(logits, expected, atol=1e-11)
 
 
 MODELS = {
@@ -82,7 +82,7 @@ def test_record_sees_logits_of_each_layer_with_gradients(
 
     logits, best, gradients = run(drawn(model, *given))
     assert logits.dtype == jnp.float32
-    np.testing.assert_allclose(best, np.max(logits, axis=-1), rtol=1e-2)
+    assert_allclose(best, np.max(logits, axis=-1), rtol=1e-2)
     assert np.all(np.abs(gradients["logits"]["kernel"]).max(axis=(1, 2)) > 0.1)
 
 

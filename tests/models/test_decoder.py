@@ -8,9 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
+from tests.marks import in_float64, nightly
 from tests.models import decoder_reference
 from tests.models.drawing import drawn, float64, normal
+from tests.reference import gaussian
 from unroll_jax.models import (
     Decoder,
     DecoderConfig,
@@ -79,7 +82,7 @@ def random_tokens(*shape, seed=2):
     return jnp.asarray(np.random.default_rng(seed).integers(0, 30, shape), jnp.int32)
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 # which is in test_every_model.py
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "grouped"])
 def test_all_outputs_and_logits_equal_the_reference(kind):
@@ -89,7 +92,8 @@ def test_all_outputs_and_logits_equal_the_reference(kind):
         param_dtype=jnp.float64,
         unroll=None if kind == "a head of keys each" else 1,
     )
-    params, tokens = random_params(model), random_tokens(7)
+    params = random_params(model)
+    tokens = random_tokens(7)
     inputs = {
         "positions": np.array([0, 1, 2, 3, 7, 8, 30]),
         "perturbation": np.asarray(normal(7, 8)),
@@ -104,8 +108,8 @@ def test_all_outputs_and_logits_equal_the_reference(kind):
     weights = float64(params)["params"]
     expected = decoder_reference.outputs(weights, tokens, config, **inputs)
     assert states.shape == (config.num_layers + 1, 7, 8)
-    np.testing.assert_allclose(states, expected, rtol=1e-10, atol=1e-11)
-    np.testing.assert_allclose(
+    assert_allclose(states, expected, rtol=1e-10, atol=1e-11)
+    assert_allclose(
         logits,
         decoder_reference.logits(weights, expected, config),
         rtol=1e-10,
@@ -122,22 +126,20 @@ def test_frequencies_are_those_of_the_reference(scaling):
     expected = [
         decoder_reference.frequency(place, 64, 5e5, scaling) for place in range(32)
     ]
-    np.testing.assert_allclose(actual, expected, rtol=1e-12)
+    assert_allclose(actual, expected, rtol=1e-12)
 
 
-@pytest.mark.nightly
-@pytest.mark.usefixtures("x64")
+@nightly
+@in_float64
 def test_packed_texts_have_the_outputs_and_gradients_they_have_alone():
     """Behind each other in one row, with padding of any kind at its end."""
     model = Decoder(SMALL, param_dtype=jnp.float64, unroll=1)
-    params, first, second = (
-        random_params(model),
-        random_tokens(5),
-        random_tokens(3, seed=3),
-    )
+    params = random_params(model)
+    first = random_tokens(5)
+    second = random_tokens(3, seed=3)
     packed = jnp.concatenate([first, second, jnp.array([29, 29, 1])])[None]
     segments = jnp.array([[7] * 5 + [2] * 3 + [0] * 3])
-    weight = np.random.default_rng(0).normal(size=(4, 8, 8))
+    weight = gaussian(4, 8, 8)
 
     def alone(params):
         states = jnp.concatenate(
@@ -157,38 +159,38 @@ def test_packed_texts_have_the_outputs_and_gradients_they_have_alone():
     chex.assert_trees_all_close(actual, expected, rtol=1e-10, atol=1e-11)
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 @pytest.mark.parametrize(
     "kind", ["biases, as in Qwen2", "normalised heads, as in Qwen3"]
 )
 def test_decoding_token_by_token_equals_the_reference(kind):
     config = KINDS[kind]
-    params, tokens = (
-        random_params(Decoder(config, param_dtype=jnp.float64)),
-        random_tokens(1, 4),
-    )
-    run = jax.jit(
-        lambda cache, token, place: decode(
-            config, params["params"], token, cache, place
-        )
-    )
-    cache, outputs = empty_cache(config, 1, 4, jnp.float64), []
+    params = random_params(Decoder(config, param_dtype=jnp.float64))
+    tokens = random_tokens(1, 4)
+
+    @jax.jit
+    def run(cache, token, place):
+        return decode(config, params["params"], token, cache, place)
+
+    cache = empty_cache(config, 1, 4, jnp.float64)
+    outputs = []
     for place in range(4):
         y, cache = run(cache, tokens[:, place : place + 1], jnp.array([[place]]))
         outputs.append(y[0, 0])
     expected = decoder_reference.outputs(float64(params)["params"], tokens[0], config)[
         -1
     ]
-    np.testing.assert_allclose(outputs, expected, rtol=1e-10, atol=1e-11)
+    assert_allclose(outputs, expected, rtol=1e-10, atol=1e-11)
 
 
 def test_a_token_beyond_the_capacity_overwrites_none():
-    params, cache = random_params(Decoder(SMALL))["params"], empty_cache(SMALL, 1, 3)
-    run = jax.jit(
-        lambda cache, positions: decode(
-            SMALL, params, random_tokens(1, 2), cache, positions
-        )[1]
-    )
+    params = random_params(Decoder(SMALL))["params"]
+    cache = empty_cache(SMALL, 1, 3)
+
+    @jax.jit
+    def run(cache, positions):
+        return decode(SMALL, params, random_tokens(1, 2), cache, positions)[1]
+
     cache = run(cache, jnp.array([[1, 2]]))
     chex.assert_trees_all_equal(run(cache, jnp.array([[3, -1]])), cache)
 
@@ -210,16 +212,14 @@ def test_answers_are_those_of_the_rounded_parameters():
             config, stored, exit_layer=1, draft_length=2, dtype=jnp.float32, **options
         ),
     ):
-        np.testing.assert_array_equal(answers.tokens, expected.tokens)
+        assert_array_equal(answers.tokens, expected.tokens)
 
 
-@pytest.mark.nightly
+@nightly
 def test_changes_beside_kernels_are_changes_of_the_kernels():
-    model, tokens, rng = (
-        Decoder(SMALL, unroll=1),
-        random_tokens(1, 5),
-        np.random.default_rng(0),
-    )
+    model = Decoder(SMALL, unroll=1)
+    tokens = random_tokens(1, 5)
+    rng = np.random.default_rng(0)
     params = random_params(model)["params"]
     changes = jax.jit(lambda key: low_rank_changes(key, SMALL, rank=2))(
         jax.random.key(0)
@@ -237,7 +237,8 @@ def test_changes_beside_kernels_are_changes_of_the_kernels():
         (3, 12, 2),
         (3, 2, 4),
     )
-    moved, merged = {}, dict(params["layers"])
+    moved = {}
+    merged = dict(params["layers"])
     for part, weights in changes.items():
         expand = rng.normal(size=weights["expand"].shape).astype(np.float32)
         moved[part] = weights | {"expand": expand}
@@ -260,26 +261,29 @@ def test_changes_beside_kernels_are_changes_of_the_kernels():
         return outputs, whole, decoded, merged_changes(params["layers"], moved)
 
     (plain, start, beside), whole, decoded, ours = run(params, moved)
-    np.testing.assert_array_equal(start, plain)
-    np.testing.assert_allclose(beside, whole, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(decoded, whole[-1], rtol=1e-4, atol=1e-4)
+    assert_array_equal(start, plain)
+    assert_allclose(beside, whole, rtol=1e-4, atol=1e-4)
+    assert_allclose(decoded, whole[-1], rtol=1e-4, atol=1e-4)
     jax.tree.map(
-        lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6),
+        lambda one, other: assert_allclose(one, other, rtol=1e-5, atol=1e-6),
         ours,
         merged,
     )
 
 
-@pytest.mark.parametrize("kind", ["int8", "int16"])
-def test_positions_of_small_integers_are_written_to_their_slots(kind):
+def test_positions_of_small_integers_are_written_to_their_slots():
     """A token without a position is not written. The cache has more slots than an
     int8 can count."""
     config = dataclasses.replace(SMALL, max_positions=400)
-    params = drawn(Decoder(config), jax.ShapeDtypeStruct((1, 1), jnp.int32))["params"]
+    params = drawn(Decoder(config), ONE)["params"]
     cache = empty_cache(config, batch=1, capacity=300)
-    tokens, places = jnp.array([[5, 6, 7]]), jnp.array([[0, -1, 1]])
-    _, expected = decode(config, params, tokens, cache, places)
-    _, actual = decode(config, params, tokens, cache, places.astype(kind))
-    for one, other in zip(actual, expected, strict=True):
-        np.testing.assert_array_equal(one, other)
-    assert not np.any(actual.keys[:, :, :, 2:])
+
+    @jax.jit
+    def written(places):
+        return decode(config, params, jnp.array([[5, 6, 7]]), cache, places)[1]
+
+    places = np.array([[0, -1, 1]])
+    expected = written(places.astype("int32"))
+    for kind in ("int8", "int16"):
+        chex.assert_trees_all_equal(written(places.astype(kind)), expected)
+    assert not np.any(expected.keys[:, :, :, 2:])

@@ -5,8 +5,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from tests.fixed_point.problems import relative_error
+from tests.marks import in_float64, nightly
 from tests.models.deep_opteq_by_hand import (
     EXACT,
     IMAGES,
@@ -42,7 +44,7 @@ def test_norms_of_convolutions_are_bounded_for_their_images(
     assert told == [(0.9, (4, 6))] * 2
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 def test_max_norm_scales_large_weights_down_and_leaves_small_ones():
     options = {
         **VECTORS,
@@ -51,7 +53,8 @@ def test_max_norm_scales_large_weights_down_and_leaves_small_ones():
         "num_steps": 3,
         "param_dtype": jnp.float64,
     }
-    free, x = DeepOptEq(**options), vectors(2)
+    free = DeepOptEq(**options)
+    x = vectors(2)
     kept = [
         DeepOptEq(**options, max_norm=0.9, norm_steps=steps) for steps in (None, 100)
     ]
@@ -65,16 +68,14 @@ def test_max_norm_scales_large_weights_down_and_leaves_small_ones():
         each
     )
     for large, small, _ in others:
-        np.testing.assert_allclose(large, expected, rtol=5e-3, atol=5e-4)
-        np.testing.assert_allclose(small, plain, rtol=1e-12)
+        assert_allclose(large, expected, rtol=5e-3, atol=5e-4)
+        assert_allclose(small, plain, rtol=1e-12)
 
 
-@pytest.mark.nightly
+@nightly
 def test_a_norm_above_1_is_an_error_unless_allowed():
-    options, x = (
-        {**VECTORS, "num_classes": 3, "gradient": "unrolled", "num_steps": 2},
-        vectors(2, dtype=jnp.float32),
-    )
+    options = {**VECTORS, "num_classes": 3, "gradient": "unrolled", "num_steps": 2}
+    x = vectors(2, dtype=jnp.float32)
     plain = DeepOptEq(**options)
     params = start(plain, x, size=0.9)
     params["params"]["layer_2"]["W"] *= np.float32(2.0)
@@ -97,15 +98,17 @@ def run(params, *calls):
     ]
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 @pytest.mark.parametrize(
     ("draw", "options"),
-    [(vectors, VECTORS), pytest.param(images, IMAGES, marks=pytest.mark.nightly)],
+    [(vectors, VECTORS), pytest.param(images, IMAGES, marks=nightly)],
     ids=["vectors", "images"],
 )
 def test_logits_are_read_from_the_equilibrium(draw, options):
-    model, x = DeepOptEq(num_classes=3, **options, **EXACT), draw(2, 2)
-    params, alone = start(model, x), jnp.asarray(np.asarray(x)[1, 1])
+    model = DeepOptEq(num_classes=3, **options, **EXACT)
+    x = draw(2, 2)
+    params = start(model, x)
+    alone = jnp.asarray(np.asarray(x)[1, 1])
     (logits, info, z), (logit, info_alone, one) = run(
         params, (model, x), (model, alone)
     )
@@ -117,53 +120,24 @@ def test_logits_are_read_from_the_equilibrium(draw, options):
     assert np.all(info.converged)
     for place in np.ndindex(2, 2):
         expected = by_hand(model, params, x[place])
-        np.testing.assert_allclose(z[place], expected, atol=1e-9)
-        np.testing.assert_allclose(
+        assert_allclose(z[place], expected, atol=1e-9)
+        assert_allclose(
             np.asarray(logits)[place], logits_by_hand(params, expected), atol=1e-9
         )
-    np.testing.assert_allclose(one, z[1, 1], atol=1e-9)
-    np.testing.assert_allclose(logit, np.asarray(logits)[1, 1], atol=1e-9)
+    assert_allclose(one, z[1, 1], atol=1e-9)
+    assert_allclose(logit, np.asarray(logits)[1, 1], atol=1e-9)
 
 
-@pytest.mark.nightly
-@pytest.mark.usefixtures("x64")
-def test_implicit_gradients_are_those_of_an_unroll_to_convergence():
-    """Of vectors: below with a regulariser, and in
-    tests/fixed_point/test_every_pair.py."""
-    options = {**IMAGES, **EXACT, "max_norm": 0.8}
-    implicit = DeepOptEq(num_classes=3, **options)
-    unrolled = DeepOptEq(num_classes=3, gradient="unrolled", num_steps=150, **options)
-    x = images(2)
-
-    @jax.jit
-    def gradients(params, x):
-        def loss(model):
-            return lambda params, x: jnp.sum(jnp.sin(model.apply(params, x)[0]))
-
-        return [
-            jax.grad(loss(model), (0, 1))(params, x) for model in (implicit, unrolled)
-        ]
-
-    actual, expected = gradients(start(implicit, x, size=1.0), x)
-    assert relative_error(actual, expected) < 1e-8
-    for leaf, other in zip(
-        jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True
-    ):
-        assert relative_error(leaf, other) < 1e-6
-
-
-@pytest.mark.nightly
+@nightly
 def test_a_failure_is_reported_but_not_in_init():
-    model, x = (
-        DeepOptEq(num_classes=3, **VECTORS, max_steps=1, on_failure="error"),
-        vectors(2, dtype=jnp.float32),
-    )
+    model = DeepOptEq(num_classes=3, **VECTORS, max_steps=1, on_failure="error")
+    x = vectors(2, dtype=jnp.float32)
     params = jax.block_until_ready(jax.jit(model.init)(jax.random.key(0), x))
     with pytest.raises(jax.errors.JaxRuntimeError, match="2 of 2 examples failed"):
         jax.block_until_ready(jax.jit(model.apply)(params, x))
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 def test_few_unrolled_steps_are_those_steps_and_no_more():
     model = DeepOptEq(
         num_classes=3,
@@ -179,11 +153,11 @@ def test_few_unrolled_steps_are_those_steps_and_no_more():
     assert not np.any(info.converged)
     for row in range(2):
         expected = logits_by_hand(params, by_hand(model, params, x[row], 3))
-        np.testing.assert_allclose(np.asarray(logits)[row], expected, atol=1e-12)
+        assert_allclose(np.asarray(logits)[row], expected, atol=1e-12)
 
 
-@pytest.mark.nightly
-@pytest.mark.usefixtures("x64")
+@nightly
+@in_float64
 def test_averaged_steps_are_those_of_equation_10():
     R = half_square(3.0)
     ways = {  # strength of the regulariser, exponent c, and how they are chosen
@@ -207,10 +181,8 @@ def test_averaged_steps_are_those_of_equation_10():
         "num_steps": 4,
         "param_dtype": jnp.float64,
     }
-    models, x = (
-        {name: DeepOptEq(**options, **way) for name, (_, _, way) in ways.items()},
-        vectors(1),
-    )
+    models = {name: DeepOptEq(**options, **way) for name, (_, _, way) in ways.items()}
+    x = vectors(1)
     params = start(models["default"], x)
     outputs = jax.jit(
         lambda params: {
@@ -218,18 +190,17 @@ def test_averaged_steps_are_those_of_equation_10():
         }
     )(params)
     for name, (strength, c, _) in ways.items():
-        z, gamma = np.zeros(6), 0.5 / strength
+        z = np.zeros(6)
+        gamma = 0.5 / strength
         for k in range(1, 5):
-            beta, weight, moved = (
-                k**-0.5,
-                k**-c,
-                by_hand(models["default"], params, x[0], 1, z),
-            )
+            beta = k**-0.5
+            weight = k**-c
+            moved = by_hand(models["default"], params, x[0], 1, z)
             z = (
                 beta * ((1.0 - gamma * weight) * z - gamma * strength * z)
                 + (1.0 - beta) * moved
             )
-        np.testing.assert_allclose(
+        assert_allclose(
             np.asarray(outputs[name])[0],
             logits_by_hand(params, z),
             atol=1e-12,
@@ -237,8 +208,8 @@ def test_averaged_steps_are_those_of_equation_10():
         )
 
 
-@pytest.mark.nightly
-@pytest.mark.usefixtures("x64")
+@nightly
+@in_float64
 def test_a_regulariser_is_one_more_layer():
     layers = {
         "absolute": lambda z: np.sign(z) * np.maximum(np.abs(z) - 0.1, 0.0),
@@ -246,28 +217,26 @@ def test_a_regulariser_is_one_more_layer():
         "inverse_square": lambda z: z + 0.1 * 2.0 * z / (np.sum(z**2) + 1.0) ** 2,
     }
     options = {**VECTORS, **EXACT, "num_classes": 3, "regulariser_step": 0.1}
-    models, x = (
-        [DeepOptEq(**options, regulariser=regulariser) for regulariser in layers],
-        vectors(1),
-    )
+    models = [DeepOptEq(**options, regulariser=regulariser) for regulariser in layers]
+    x = vectors(1)
     params = start(models[0], x)
-    run = jax.jit(
-        lambda params: [
-            model.apply(params, x, mutable="intermediates") for model in models
-        ]
-    )
+
+    @jax.jit
+    def run(params):
+        return [model.apply(params, x, mutable="intermediates") for model in models]
+
     for (name, layer), ((_, info), kept) in zip(
         layers.items(), run(params), strict=True
     ):
         z = np.asarray(kept["intermediates"]["equilibrium"][0])[0]
         moved = by_hand(models[0], params, x[0], 1, z)
         assert np.all(info.converged), name
-        np.testing.assert_allclose(z, layer(moved), atol=1e-9, err_msg=str(name))
+        assert_allclose(z, layer(moved), atol=1e-9, err_msg=str(name))
         assert np.linalg.norm(z - moved) > 1e-3 * np.linalg.norm(z), name
 
 
-@pytest.mark.nightly
-@pytest.mark.usefixtures("x64")
+@nightly
+@in_float64
 def test_a_batch_regulariser_makes_one_equilibrium():
     options = {**VECTORS, **EXACT, "regulariser": decorrelation(0.05)}
     model = DeepOptEq(num_classes=3, **options)
@@ -290,5 +259,5 @@ def test_a_batch_regulariser_makes_one_equilibrium():
     ((value, info), gradient), ((expected, _), slope) = run(params)
     assert info.converged.shape == ()
     assert info.converged
-    np.testing.assert_allclose(value, expected, rtol=1e-8)
+    assert_allclose(value, expected, rtol=1e-8)
     assert relative_error(gradient, slope) < 1e-6

@@ -5,9 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
 from tests.energies.dust_reference import coding_step, mixing_step
+from tests.marks import in_float64, nightly
 from tests.models.drawing import drawn, float64, normal
 from unroll_jax.energies import cosine_dictionary
 from unroll_jax.models import DUST, dictionary_bases
@@ -53,34 +55,40 @@ CASES = {
 OTHERS = [case for case in CASES if case != "plain"]
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 @pytest.mark.parametrize(
     "case",
-    ["plain", *(pytest.param(case, marks=pytest.mark.nightly) for case in OTHERS)],
+    ["plain", *(pytest.param(case, marks=nightly) for case in OTHERS)],
 )
 def test_all_outputs_equal_the_reference_also_without_a_layer(
     case,
 ):
     options, of_reference = CASES[case]
-    model, x = make(param_dtype=jnp.float64, **options), normal(TOKENS, DIM)
+    model = make(param_dtype=jnp.float64, **options)
+    x = normal(TOKENS, DIM)
     params = drawn(model, x)
-    run = jax.jit(lambda lost: model.apply(params, x, perturb=lost_layer(lost)))
+
+    @jax.jit
+    def run(lost):
+        return model.apply(params, x, perturb=lost_layer(lost))
+
     for lost in (0, 1, LAYERS):
         expected = reference_outputs(params, x, lost=lost, **of_reference)
-        np.testing.assert_allclose(run(lost), expected, rtol=1e-9, atol=1e-11)
+        assert_allclose(run(lost), expected, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.nightly
+@nightly
 def test_layers_start_with_cosines_and_scaled_identities():
-    model, x = make(train_attention=True, attention_scale=0.5), jnp.zeros((TOKENS, DIM))
+    model = make(train_attention=True, attention_scale=0.5)
+    x = jnp.zeros((TOKENS, DIM))
     D, V = model.init(jax.random.key(0), x)["params"]["layers"]
-    np.testing.assert_allclose(
+    assert_allclose(
         D, np.tile(cosine_dictionary(ATOMS, DIM), (LAYERS, 1, 1)), rtol=1e-6
     )
-    np.testing.assert_array_equal(V, np.tile(0.5 * np.eye(ATOMS), (LAYERS, 1, 1)))
+    assert_array_equal(V, np.tile(0.5 * np.eye(ATOMS), (LAYERS, 1, 1)))
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 def test_layer_0_is_the_input_for_tight_frames():
     x = normal(TOKENS, DIM)
     for atoms in (4, 16):  # orthonormal, and four times overcomplete
@@ -90,22 +98,20 @@ def test_layer_0_is_the_input_for_tight_frames():
         )
         # The bound of |D|_2^2 is above it by most here, where all singular values are
         # alike.
-        np.testing.assert_allclose(outputs[0], x, rtol=0.01)
+        assert_allclose(outputs[0], x, rtol=0.01)
         assert np.all(np.abs(outputs[0]) <= np.abs(x))
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 def test_its_bases_turn_atoms_and_leave_attention():
     model = make(param_dtype=jnp.float64, train_attention=True)
     params, gradient = (drawn(model, normal(TOKENS, DIM), seed=seed) for seed in (0, 1))
     rule = uj.in_coordinates(optax.sign_sgd(1.0), dictionary_bases(DIM))
     updates, _ = rule.update(gradient, rule.init(params), params)
-    moved, given, cosine = (
-        updates["params"]["layers"],
-        gradient["params"]["layers"],
-        cosine_dictionary(DIM, DIM),
-    )
-    np.testing.assert_allclose(
+    moved = updates["params"]["layers"]
+    given = gradient["params"]["layers"]
+    cosine = cosine_dictionary(DIM, DIM)
+    assert_allclose(
         moved.D, -np.sign(given.D @ cosine.T) @ cosine, rtol=1e-10, atol=1e-12
     )
-    np.testing.assert_array_equal(moved.V, -np.sign(given.V))
+    assert_array_equal(moved.V, -np.sign(given.V))

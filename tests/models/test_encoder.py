@@ -5,7 +5,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
+from tests.marks import in_float64, nightly
 from tests.models import encoder_reference
 from tests.models.drawing import drawn, float64, normal
 from unroll_jax.models import Encoder, EncoderConfig
@@ -55,14 +57,15 @@ def random_tokens(*shape, config=SMALL):
     )
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_outputs_equal_the_reference(kind):
     config = KINDS[kind]
     model = Encoder(
         config, param_dtype=jnp.float64, unroll=None if kind == "distilbert" else 1
     )
-    params, tokens = random_params(model), random_tokens(7)
+    params = random_params(model)
+    tokens = random_tokens(7)
     inputs = {
         "token_types": np.random.default_rng(3).integers(
             0, max(config.token_types, 1), 7
@@ -74,17 +77,17 @@ def test_all_outputs_equal_the_reference(kind):
         float64(params)["params"], tokens, config, **inputs
     )
     assert outputs.shape == (config.num_layers + 1, 7, config.dim)
-    np.testing.assert_allclose(outputs, expected, rtol=1e-10, atol=1e-11)
+    assert_allclose(outputs, expected, rtol=1e-10, atol=1e-11)
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 def test_every_activation_is_the_one_of_its_name():
     x = np.linspace(-6.0, 6.0, 101)
     values = jax.jit(
         lambda x: {name: activation(x) for name, activation in ACTIVATIONS.items()}
     )(x)
     for name, value in values.items():
-        np.testing.assert_allclose(
+        assert_allclose(
             value, encoder_reference.ACTIVATIONS[name](x), atol=1e-14, err_msg=name
         )
 
@@ -93,15 +96,18 @@ def test_without_a_mask_only_padding_is_absent():
     model = Encoder(KINDS["roberta"], unroll=1)
     mask = jnp.asarray(np.arange(6) < np.array([[6], [4]]))
     tokens = jnp.asarray(np.where(mask, random_tokens(2, 6), 1))
-    both = jax.jit(
-        lambda params: (model.apply(params, tokens), model.apply(params, tokens, mask))
-    )
+
+    @jax.jit
+    def both(params):
+        return (model.apply(params, tokens), model.apply(params, tokens, mask))
+
     chex.assert_trees_all_equal(*both(random_params(model)))
 
 
-@pytest.mark.nightly
+@nightly
 def test_a_row_of_padding_alone_has_finite_outputs_and_gradients():
-    model, tokens = Encoder(SMALL, unroll=1), jnp.array([[3] * 5, [0] * 5])
+    model = Encoder(SMALL, unroll=1)
+    tokens = jnp.array([[3] * 5, [0] * 5])
     results = jax.jit(
         jax.value_and_grad(lambda p: jnp.sum(model.apply(p, tokens) ** 2))
     )(random_params(model))

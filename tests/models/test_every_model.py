@@ -11,8 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from tests import reference
+from tests.marks import in_float64, nightly
 from tests.models import (
     decoder_reference,
     encoder_reference,
@@ -23,7 +25,8 @@ from tests.models import (
     test_vit,
 )
 from tests.models import test_unrolled_transformer as ut
-from tests.models.drawing import drawn, float64, normal
+from tests.models.drawing import drawn, float64, moved, normal, vdot
+from tests.reference import gaussian
 from unroll_jax.models import (
     DUST,
     LISTA,
@@ -114,13 +117,13 @@ every_model = pytest.mark.parametrize("name", CASES)
 every_layer = pytest.mark.parametrize(
     "name",
     [
-        name if name in QUICK else pytest.param(name, marks=pytest.mark.nightly)
+        name if name in QUICK else pytest.param(name, marks=nightly)
         for name in OWN_LAYERS
     ],
 )
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 @every_model
 def test_outputs_gradients_records_and_perturbations_equal_the_reference(
     name,
@@ -128,28 +131,19 @@ def test_outputs_gradients_records_and_perturbations_equal_the_reference(
     """Gradients against finite differences of the reference; records take the place
     of outputs."""
     case = CASES[name]
-    model, x = (
-        case.make(param_dtype=jnp.float64, remat=DOTS),
-        case.draw(2, 3, dtype=jnp.float64),
-    )
+    model = case.make(param_dtype=jnp.float64, remat=DOTS)
+    x = case.draw(2, 3, dtype=jnp.float64)
     params = drawn(model, case.draw(dtype=jnp.float64), scale=case.scale)
     rng = np.random.default_rng(0)
     direction = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), params)
     weight = rng.normal(size=(4, 2, 3, *case.shape))
 
-    def record(y):
-        return (
-            y,
-            jnp.mean((y - 1.0) ** 2, axis=(-2, -1)),
-            jnp.max(y),
-        )
+    record = lambda y: (y, jnp.mean((y - 1.0) ** 2, axis=(-2, -1)), jnp.max(y))
 
     @jax.jit
     def run(params, lost, noise):
-        lose, shake = (
-            lost_layer(lost),
-            layer_noise(jax.random.key(1, impl="rbg"), noise),
-        )
+        lose = lost_layer(lost)
+        shake = layer_noise(jax.random.key(1, impl="rbg"), noise)
 
         def perturb(layer, before, y):
             return shake(layer, before, lose(layer, before, y))
@@ -166,13 +160,13 @@ def test_outputs_gradients_records_and_perturbations_equal_the_reference(
             pull((jnp.asarray(weight), *map(jnp.zeros_like, records[1:])))[0],
         )
 
-    (outputs, losses, largest), gradient = jax.tree.map(np.asarray, run(params, 0, 0.0))
+    (outputs, losses, largest), gradient = jax.device_get(run(params, 0, 0.0))
     if name != "encoder":
         lost, noisy = (
             np.asarray(run(params, *each)[0][0]) for each in ((2, 0.0), (0, 0.1))
         )
         if name != "dust":  # its layers read codes by different dictionaries
-            np.testing.assert_allclose(lost[2], outputs[1], rtol=1e-9, atol=1e-10)
+            assert_allclose(lost[2], outputs[1], rtol=1e-9, atol=1e-10)
         assert not np.allclose(lost[3], outputs[3])
         assert np.all(np.max(np.abs(noisy - outputs), axis=(1, 2, 3, 4))[1:] > 1e-3)
 
@@ -183,33 +177,14 @@ def test_outputs_gradients_records_and_perturbations_equal_the_reference(
         return np.moveaxis(np.array(each), 2, 0)
 
     assert outputs.shape == (4, 2, 3, *case.shape)
-    np.testing.assert_allclose(outputs, expected(params), rtol=1e-9, atol=1e-10)
-    np.testing.assert_allclose(
-        losses, np.mean((outputs - 1.0) ** 2, axis=(-2, -1)), rtol=1e-9
+    assert_allclose(outputs, expected(params), rtol=1e-9, atol=1e-10)
+    assert_allclose(losses, np.mean((outputs - 1.0) ** 2, axis=(-2, -1)), rtol=1e-9)
+    assert_allclose(largest, np.max(outputs, axis=(1, 2, 3, 4)), rtol=1e-9)
+    shifted = lambda distance: np.sum(
+        weight * expected(moved(params, direction, distance))
     )
-    np.testing.assert_allclose(largest, np.max(outputs, axis=(1, 2, 3, 4)), rtol=1e-9)
-    along = sum(
-        np.vdot(g, d)
-        for g, d in zip(
-            jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True
-        )
-    )
-
-    def shifted(distance):
-        return np.sum(
-            weight
-            * expected(
-                jax.tree.map(
-                    lambda leaf, d: leaf + distance * d, float64(params), direction
-                )
-            )
-        )
-
-    np.testing.assert_allclose(
-        along,
-        reference.directional_derivative(shifted, 0.0, 1.0, width=1e-6),
-        rtol=1e-6,
-    )
+    along = reference.directional_derivative(shifted, 0.0, 1.0, width=1e-6)
+    assert_allclose(vdot(gradient, direction), along, rtol=1e-6)
 
 
 SIXTY_FOUR = {"param_dtype": jnp.float64}
@@ -217,8 +192,8 @@ ENCODERS = {
     kind: Encoder(test_encoder.KINDS[kind], unroll=1, **SIXTY_FOUR)
     for kind in ("bert", "roberta")
 }
-NOISE = {"perturbation": np.random.default_rng(3).normal(size=(2, 4, 8))}
-SIGNALS = {"x": np.random.default_rng(4).normal(size=(2, 4, 4))}
+NOISE = {"perturbation": gaussian(2, 4, 8, seed=3)}
+SIGNALS = {"x": gaussian(2, 4, 4, seed=4)}
 WORDS = {"tokens": np.array([[3, 7, 2, 9], [8, 2, 4, 5]], np.int32)}
 KINDS_OF_TOKENS = {"token_types": np.array([[0, 0, 1, 1], [0, 1, 1, 0]])}
 OTHERS = {"perturbation": np.nan, "token_types": 99}
@@ -265,17 +240,15 @@ PADDED: dict[str, tuple[Any, dict[str, np.ndarray], list[dict[str, Any]]]] = {
 SLOW = ("roberta", "pooling first", "dust, self_loops=False")
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=pytest.mark.nightly) if n in SLOW else n for n in PADDED],
+    [pytest.param(n, marks=nightly) if n in SLOW else n for n in PADDED],
 )
 def test_padding_changes_neither_outputs_nor_gradients_of_real_tokens(name):
     model, inputs, fillings = PADDED[name]
     params = drawn(model, next(iter(inputs.values())), scale=0.4)
-    direction = jax.tree.map(
-        lambda leaf: np.random.default_rng(leaf.size).normal(size=leaf.shape), params
-    )
+    direction = jax.tree.map(lambda leaf: gaussian(*leaf.shape, seed=leaf.size), params)
 
     def loss(params, inputs, mask, places):
         outputs = model.apply(params, mask=mask, **inputs)
@@ -283,15 +256,15 @@ def test_padding_changes_neither_outputs_nor_gradients_of_real_tokens(name):
         real = outputs[:, :, places] if outputs.ndim == 4 else outputs
         return jnp.sum(jnp.sin(real)), real
 
-    run, plain = jax.jit(jax.value_and_grad(loss, has_aux=True)), jax.jit(loss)
+    run = jax.jit(jax.value_and_grad(loss, has_aux=True))
+    plain = jax.jit(loss)
 
     def shifted(distance):
-        moved = jax.tree.map(
-            lambda leaf, d: leaf + distance * d, float64(params), direction
-        )
-        return plain(moved, inputs, np.ones((2, 4), bool), np.arange(4))
+        weights = moved(params, direction, distance)
+        return plain(weights, inputs, np.ones((2, 4), bool), np.arange(4))
 
-    expected, first = shifted(0.0), None
+    expected = shifted(0.0)
+    first = None
     along = reference.directional_derivative(
         lambda distance: float(shifted(distance)[0]), 0.0, 1.0, width=1e-4
     )
@@ -308,13 +281,7 @@ def test_padding_changes_neither_outputs_nor_gradients_of_real_tokens(name):
                 params, longer, padded(np.ones((2, 4), bool), False), np.array(where)
             )
             chex.assert_trees_all_close(actual, expected, rtol=1e-9, atol=1e-11)
-            slope = sum(
-                np.vdot(g, d)
-                for g, d in zip(
-                    *map(jax.tree.leaves, (gradient, direction)), strict=True
-                )
-            )
-            np.testing.assert_allclose(slope, along, rtol=1e-9)
+            assert_allclose(vdot(gradient, direction), along, rtol=1e-9)
             first = gradient if first is None else first
             chex.assert_trees_all_close(gradient, first, rtol=1e-9, atol=1e-11)
 
@@ -322,11 +289,9 @@ def test_padding_changes_neither_outputs_nor_gradients_of_real_tokens(name):
 @every_layer
 def test_bfloat16_layers_keep_float32_parameters_outputs_and_records(name):
     case = CASES[name]
-    narrow, wide, x = (
-        case.make(dtype=jnp.bfloat16, unroll=1),
-        case.make(unroll=1),
-        case.draw(2),
-    )
+    narrow = case.make(dtype=jnp.bfloat16, unroll=1)
+    wide = case.make(unroll=1)
+    x = case.draw(2)
     params = drawn(narrow, x, scale=0.2)
     outputs, expected = jax.jit(
         lambda params: (narrow.apply(params, x), wide.apply(params, x))
@@ -338,9 +303,7 @@ def test_bfloat16_layers_keep_float32_parameters_outputs_and_records(name):
     recorded = jax.eval_shape(jax.value_and_grad(loss, has_aux=True), params)
     leaves = jax.tree.leaves((params, outputs, recorded))
     assert {leaf.dtype for leaf in leaves} == {jnp.dtype(jnp.float32)}
-    np.testing.assert_allclose(
-        outputs, expected, atol=0.05 * float(jnp.max(jnp.abs(expected)))
-    )
+    assert_allclose(outputs, expected, atol=0.05 * float(jnp.max(jnp.abs(expected))))
     # it did compute in bfloat16
     assert np.any(np.asarray(outputs)[1:] != np.asarray(expected)[1:])
     if jnp.issubdtype(x.dtype, jnp.floating):  # narrow inputs are read out wide
@@ -361,7 +324,10 @@ def test_bfloat16_layers_keep_float32_parameters_outputs_and_records(name):
 def test_unrolling_and_remat_change_only_the_program(
     name,
 ):
-    case, x, memory, results = CASES[name], CASES[name].draw(64), [], []
+    case = CASES[name]
+    x = CASES[name].draw(64)
+    memory = []
+    results = []
     params = drawn(case.make(13), case.draw(), scale=0.2)
     each: list[dict[str, Any]] = [
         {"unroll": 1},
@@ -391,7 +357,8 @@ def test_unrolling_and_remat_change_only_the_program(
 
 @every_model
 def test_the_program_does_not_grow_with_depth(name):
-    case, sizes = CASES[name], []
+    case = CASES[name]
+    sizes = []
     for depth in (2, 12):
         model = case.make(depth)
         params = jax.eval_shape(model.init, jax.random.key(0), case.draw())
@@ -418,7 +385,8 @@ READERS = {
 @pytest.mark.parametrize("name", READERS)
 def test_tokens_of_every_integer_type_are_the_same_numbers(name):
     """The vocabulary has numbers that small integers cannot hold."""
-    model, tokens = READERS[name], jnp.array([[5, 100, 127, 0]])
+    model = READERS[name]
+    tokens = jnp.array([[5, 100, 127, 0]])
     options = {"encoder": "token_types", "decoder": "segments"}
     ones = {options[name]: jnp.ones_like(tokens)} if name in options else {}
 
@@ -432,12 +400,13 @@ def test_tokens_of_every_integer_type_are_the_same_numbers(name):
 
     expected, *others = apply(drawn(model, tokens))
     for kind, actual in zip(KINDS, others, strict=True):
-        np.testing.assert_array_equal(actual, expected, err_msg=kind)
+        assert_array_equal(actual, expected, err_msg=kind)
 
 
 @pytest.mark.parametrize("name", READERS)
 def test_a_token_that_the_vocabulary_lacks_is_nan(name):
-    model, tokens = READERS[name], np.array([[5, 6, -1], [5, 6, 300]], np.int32)
+    model = READERS[name]
+    tokens = np.array([[5, 6, -1], [5, 6, 300]], np.int32)
     outputs = jax.jit(model.apply)(drawn(model, jnp.asarray(tokens)), tokens)
     rows = np.asarray(outputs).reshape(len(outputs), 2, -1)
     assert np.isnan(rows[0]).any(axis=-1).all()

@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
+from tests.marks import in_float64, nightly
 from tests.models import decoder_reference
 from tests.models.drawing import drawn, float64
 from unroll_jax.models import (
@@ -52,7 +54,9 @@ def small_params(seed=0, dtype=jnp.float32, config=SMALL):
 
 def expected_answer(params, prompt, count, key=None, noise=0.0):
     """Tokens of full passes of the reference, without a cache."""
-    weights, text, added = float64(params), list(prompt), np.zeros((SIZE, SMALL.dim))
+    weights = float64(params)
+    text = list(prompt)
+    added = np.zeros((SIZE, SMALL.dim))
     if key is not None:
         added = noise * np.asarray(
             position_noise(key[None], jnp.arange(SIZE)[None], SMALL.dim)[0], np.float64
@@ -65,13 +69,14 @@ def expected_answer(params, prompt, count, key=None, noise=0.0):
     return text[len(prompt) :]
 
 
-@pytest.mark.nightly
-@pytest.mark.usefixtures("x64")
+@nightly
+@in_float64
 @pytest.mark.parametrize("noise", [0.0, 0.7])
 def test_greedy_answers_equal_those_of_full_passes(noise):
     """Noise is on the prompts and on the model's tokens; at a position it is the
     same in every pass."""
-    params, keys = small_params(dtype="float64"), row_keys(jax.random.key(5), 3)
+    params = small_params(dtype="float64")
+    keys = row_keys(jax.random.key(5), 3)
     answers = generate(
         SMALL, params, PROMPTS, max_tokens=COUNT, noise=noise, key=jax.random.key(5)
     )
@@ -85,26 +90,6 @@ def test_greedy_answers_equal_those_of_full_passes(noise):
         [COUNT - 1] * 3,
     )
     assert not answers.stopped.any()
-
-
-@pytest.mark.nightly
-def test_a_random_answer_does_not_depend_on_its_batch():
-    options = {
-        "max_tokens": COUNT,
-        "temperature": 1.5,
-        "top_k": 20,
-        "top_p": 0.95,
-        "noise": 0.3,
-    }
-    params, keys = small_params(), jax.random.split(jax.random.key(2), 3)
-    together = generate(SMALL, params, PROMPTS, key=keys, **options)
-    for row in (1, 2):
-        alone = generate(
-            SMALL, params, PROMPTS[row : row + 1], key=keys[row : row + 1], **options
-        )
-        np.testing.assert_array_equal(alone.tokens[0], together.tokens[row])
-    others = generate(SMALL, params, PROMPTS, key=jax.random.key(9), **options)
-    assert (others.tokens != together.tokens).any(axis=1).all()
 
 
 def test_each_row_ends_with_its_first_stop():
@@ -126,7 +111,7 @@ def test_each_row_ends_with_its_first_stop():
     assert answers.lengths[1] <= 3
 
 
-@pytest.mark.nightly
+@nightly
 def test_one_program_serves_a_bucket_of_lengths(
     monkeypatch,
 ):
@@ -138,7 +123,8 @@ def test_one_program_serves_a_bucket_of_lengths(
 
     monkeypatch.setattr(generation, "decode", watched)
     # a length of no other test
-    params, options = small_params(), {"max_tokens": 3, "key": jax.random.key(0)}
+    params = small_params()
+    options = {"max_tokens": 3, "key": jax.random.key(0)}
     for length in (3, 16, 17):
         generate(SMALL, params, [[1] * length], noise=0.1 * length, **options)
     assert traced == [(1, 16, 8), (1, 1, 8), (1, 32, 8), (1, 1, 8)]
@@ -153,14 +139,16 @@ def test_the_longest_prompt_that_has_room_is_answered():
 def test_a_row_is_drawn_by_its_own_key():
     """JAX's own vmap draws by the first key of a batch, for this implementation."""
     params = small_params()
-    options = {"max_tokens": 3, "temperature": 1.5, "noise": 0.3}
-    draft = {"exit_layer": 2, "draft_length": 2}
     keys = row_keys(jax.random.key(2, impl="rbg"), 3)
-    texts = PROMPTS[::2]
-    for run in (generate, functools.partial(speculate, **draft)):
-        pair = run(SMALL, params, texts, key=keys[:2], **options).tokens
-        swapped = run(SMALL, params, texts[::-1], key=keys[1::-1], **options).tokens
-        np.testing.assert_array_equal(pair, swapped[::-1])
+    for run in (generate, functools.partial(speculate, exit_layer=2, draft_length=2)):
+        answer = functools.partial(
+            run, SMALL, params, max_tokens=3, temperature=1.5, noise=0.3, top_p=0.95
+        )
+        together = answer(PROMPTS[:2], key=keys[:2]).tokens
+        alone = answer(PROMPTS[1:2], key=keys[1:2]).tokens
+        assert_array_equal(alone[0], together[1])
+        others = answer(PROMPTS[:2], key=keys[1:]).tokens
+        assert (others != together).any(axis=1).all()
 
 
 def test_every_key_gives_a_row_numbers_in_any_batch():
@@ -176,7 +164,7 @@ def test_every_key_gives_a_row_numbers_in_any_batch():
 
     for impl in ("threefry2x32", "rbg", "unsafe_rbg"):
         together, alone = draw(jax.random.key(2, impl=impl))
-        np.testing.assert_array_equal(alone, together)
+        assert_array_equal(alone, together)
         assert len(np.unique(together)) == together.size
 
 
@@ -221,9 +209,13 @@ def test_logits_that_are_not_finite_are_an_error_or_marked(run, options):
 def test_small_temperatures_take_the_likeliest_token():
     logits = np.stack([LOGITS, 1e37 * LOGITS]).astype(np.float32)
     samplings = [Sampling(temperature) for temperature in (1e-30, 1e-300)]
-    read = jax.jit(lambda logits: [log_probabilities(logits, s) for s in samplings])
+
+    @jax.jit
+    def read(logits):
+        return [log_probabilities(logits, s) for s in samplings]
+
     for logs in read(logits):
-        np.testing.assert_array_equal(np.exp(logs), [[1.0, 0.0, 0.0, 0.0, 0.0]] * 2)
+        assert_array_equal(np.exp(logs), [[1.0, 0.0, 0.0, 0.0, 0.0]] * 2)
 
 
 LOGITS = np.log([0.4, 0.1, 0.25, 0.2, 0.05])
@@ -252,15 +244,20 @@ SAMPLINGS = [
 
 def test_probabilities_are_sharpened_and_cut():
     logits = np.stack([LOGITS, LOGITS[::-1]]).astype(np.float32)
-    read = jax.jit(lambda logits: [log_probabilities(logits, s) for s, _ in SAMPLINGS])
+
+    @jax.jit
+    def read(logits):
+        return [log_probabilities(logits, s) for s, _ in SAMPLINGS]
+
     for logs, (sampling, expected) in zip(read(logits), SAMPLINGS, strict=True):
-        np.testing.assert_allclose(
+        assert_allclose(
             np.exp(logs), [expected, expected[::-1]], atol=1e-6, err_msg=str(sampling)
         )
 
 
 def test_tokens_are_drawn_with_their_probabilities():
-    rows, sampling = 4000, Sampling(1.0, top_k=4)
+    rows = 4000
+    sampling = Sampling(1.0, top_k=4)
     logits = jnp.broadcast_to(jnp.asarray(LOGITS, jnp.float32), (rows, 5))
     keys = row_keys(jax.random.key(3), rows)
     tokens = jax.jit(
@@ -269,7 +266,7 @@ def test_tokens_are_drawn_with_their_probabilities():
     expected = cut(np.exp(LOGITS), {0, 1, 2, 3})
     shares = np.bincount(tokens, minlength=5) / rows
     # four standard deviations at most
-    np.testing.assert_allclose(shares, expected, atol=4 * np.sqrt(0.25 / rows))
+    assert_allclose(shares, expected, atol=4 * np.sqrt(0.25 / rows))
     assert shares[4] == 0.0
     numbers = [
         jax.random.uniform(

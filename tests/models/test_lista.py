@@ -5,16 +5,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
+from tests.energies.dust_reference import coding_step, soft
+from tests.marks import in_float64
 from tests.models.drawing import drawn, float64, normal
+from tests.reference import gaussian
 from unroll_jax.energies import cosine_dictionary
 from unroll_jax.models import LISTA
 
 DIM, ATOMS, LAYERS, SPARSITY = 4, 7, 3, 0.2
-
-
-def soft(v, threshold):
-    return np.sign(v) * np.maximum(np.abs(v) - threshold, 0.0)
 
 
 def reference_codes(params, x, start=0.0):
@@ -25,42 +25,29 @@ def reference_codes(params, x, start=0.0):
     return np.stack(codes)
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 @pytest.mark.parametrize("given", [False, True])
 def test_initially_its_layers_are_the_iterates_of_ista(given):
     x = normal(5, DIM)
-    D = (
-        np.random.default_rng(2).normal(size=(ATOMS, DIM))
-        if given
-        else cosine_dictionary(ATOMS, DIM)
-    )
+    D = gaussian(ATOMS, DIM, seed=2) if given else cosine_dictionary(ATOMS, DIM)
     options = {"dictionary_init": jax.nn.initializers.constant(D)} if given else {}
     model = LISTA(
         DIM, ATOMS, LAYERS, sparsity=SPARSITY, param_dtype=jnp.float64, **options
     )
     actual = jax.jit(lambda key: model.apply(model.init(key, x), x))(jax.random.key(0))
-    curvature, codes = np.linalg.norm(D, 2) ** 2, [np.zeros((5, ATOMS))]
+    codes = [np.zeros((5, ATOMS))]
     for _ in range(LAYERS):
-        codes.append(
-            soft(
-                codes[-1] + (np.asarray(x) - codes[-1] @ D) @ D.T / curvature,
-                SPARSITY / curvature,
-            )
-        )
+        codes.append(coding_step(codes[-1], D, np.asarray(x), SPARSITY))
     assert 0 < np.count_nonzero(codes[-1]) < codes[-1].size
-    np.testing.assert_allclose(actual, np.stack(codes), rtol=1e-12, atol=1e-13)
+    assert_allclose(actual, np.stack(codes), rtol=1e-12, atol=1e-13)
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 def test_codes_start_as_given_and_thresholds_are_positive():
-    model, x, start = (
-        LISTA(DIM, ATOMS, LAYERS, param_dtype=jnp.float64),
-        normal(2, 5, DIM),
-        normal(2, 5, ATOMS, seed=3),
-    )
+    model = LISTA(DIM, ATOMS, LAYERS, param_dtype=jnp.float64)
+    x = normal(2, 5, DIM)
+    start = normal(2, 5, ATOMS, seed=3)
     params = drawn(model, x)
     assert np.min(params["params"]["layers"].theta) < 0.0
     codes = jax.jit(model.apply)(params, x, start)
-    np.testing.assert_allclose(
-        codes, reference_codes(params, x, start), rtol=1e-12, atol=1e-13
-    )
+    assert_allclose(codes, reference_codes(params, x, start), rtol=1e-12, atol=1e-13)

@@ -4,8 +4,9 @@ tests/fixed_point/test_splitting.py."""
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
+from numpy.testing import assert_allclose
 
+from tests.marks import in_float64
 from tests.models.drawing import drawn, normal
 from unroll_jax import fixed_point as fp
 from unroll_jax.fixed_point.monotone import monotone_product
@@ -26,14 +27,12 @@ def start(model, x):
     return params
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 def test_vectors_are_classified_by_the_equilibrium_that_numpy_iterates_to():
-    model, batches = (
-        MonotoneOperatorNetwork(
-            3, convolutional=False, channels=5, margin=0.6, **EXACT
-        ),
-        ((), (2, 2)),
+    model = MonotoneOperatorNetwork(
+        3, convolutional=False, channels=5, margin=0.6, **EXACT
     )
+    batches = ((), (2, 2))
     xs = [normal(*batch, 4) for batch in batches]
     params = start(model, xs[0])
     outputs = jax.jit(
@@ -44,29 +43,26 @@ def test_vectors_are_classified_by_the_equilibrium_that_numpy_iterates_to():
         weights["operator"][name] / np.linalg.norm(weights["operator"][name])
         for name in "AB"
     )
-    W, head = 0.4 * np.eye(5) - A.T @ A + B - B.T, weights["head"]["Dense_0"]
+    W = 0.4 * np.eye(5) - A.T @ A + B - B.T
+    head = weights["head"]["Dense_0"]
     for batch, x, ((logits, info), kept) in zip(batches, xs, outputs, strict=True):
         assert (logits.shape, info.converged.shape) == ((*batch, 3), batch)
-        z, drive = (
-            np.zeros((*batch, 5)),
-            np.asarray(x) @ weights["input"]["kernel"] + weights["input"]["bias"],
-        )
+        z = np.zeros((*batch, 5))
+        drive = np.asarray(x) @ weights["input"]["kernel"] + weights["input"]["bias"]
         for _ in range(2000):  # forward-backward with a step far below 2 m / |I - W|^2
             z = np.maximum(z + 0.1 * (z @ W.T + drive - z), 0.0)
-        np.testing.assert_allclose(
+        assert_allclose(
             kept["intermediates"]["equilibrium"][0], z, atol=1e-9, err_msg=str(batch)
         )
-        np.testing.assert_allclose(
+        assert_allclose(
             logits, z @ head["kernel"] + head["bias"], atol=1e-9, err_msg=str(batch)
         )
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 def test_images_are_padded_and_pooled_by_windows_around_their_equilibrium():
-    model, x = (
-        MonotoneOperatorNetwork(3, channels=2, pool=3, **EXACT),
-        normal(2, 4, 6, 1),
-    )
+    model = MonotoneOperatorNetwork(3, channels=2, pool=3, **EXACT)
+    x = normal(2, 4, 6, 1)
     params = start(model, x)
 
     @jax.jit
@@ -88,12 +84,10 @@ def test_images_are_padded_and_pooled_by_windows_around_their_equilibrium():
         for k in range(3)
         for m in range(3)
     )
-    np.testing.assert_allclose(
+    assert_allclose(
         z, np.maximum(product + drive + weights["input"]["bias"], 0.0), atol=1e-9
     )
     # two columns have no window
     pooled = z[:, :6, :6].reshape(2, 2, 3, 2, 3, 2).mean((2, 4)).reshape(2, -1)
     head = weights["head"]["Dense_0"]
-    np.testing.assert_allclose(
-        logits, pooled @ head["kernel"] + head["bias"], atol=1e-12
-    )
+    assert_allclose(logits, pooled @ head["kernel"] + head["bias"], atol=1e-12)

@@ -5,9 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.ndimage
+from numpy.testing import assert_allclose
 
 from tests.energies import opteq_reference as reference
 from tests.fixed_point.problems import relative_error
+from tests.marks import in_float64, nightly
 from tests.models.deep_opteq_by_hand import start
 from tests.models.drawing import drawn, normal
 from unroll_jax.models import (
@@ -65,8 +67,8 @@ def upsampled(logits, shape):
     )
 
 
-@pytest.mark.nightly
-@pytest.mark.usefixtures("x64")
+@nightly
+@in_float64
 def test_the_segmenter_is_stem_equilibrium_head_and_interpolation():
     model = segmenter(
         param_dtype=jnp.float64, tol=1e-12, max_steps=500, on_failure="error"
@@ -82,7 +84,7 @@ def test_the_segmenter_is_stem_equilibrium_head_and_interpolation():
 
     ((logits, info), kept), single = run(params, x, np.asarray(x)[0, 1])
     assert (logits.shape, info.converged.shape) == ((1, 2, 9, 11, 3), (1, 2))
-    np.testing.assert_allclose(single, np.asarray(logits)[0, 1], atol=1e-9)
+    assert_allclose(single, np.asarray(logits)[0, 1], atol=1e-9)
     weights = jax.tree.map(np.asarray, params["params"])
     head = weights["head"]["Dense_0"]
     for place in np.ndindex(1, 2):
@@ -95,17 +97,15 @@ def test_the_segmenter_is_stem_equilibrium_head_and_interpolation():
             moved = reference.step(
                 moved, W, U, np.tile(layer["b"], 9), features.ravel()
             )
-        np.testing.assert_allclose(z.ravel(), moved, atol=1e-9)
+        assert_allclose(z.ravel(), moved, atol=1e-9)
         expected = upsampled(z @ head["kernel"] + head["bias"], (9, 11))
-        np.testing.assert_allclose(np.asarray(logits)[place], expected, atol=1e-8)
+        assert_allclose(np.asarray(logits)[place], expected, atol=1e-8)
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 def test_the_fully_convolutional_network_chains_its_layers():
-    model, x = (
-        FullyConvolutionalNetwork(**SMALL, param_dtype=jnp.float64),
-        normal(2, 8, 6, 2),
-    )
+    model = FullyConvolutionalNetwork(**SMALL, param_dtype=jnp.float64)
+    x = normal(2, 8, 6, 2)
     params = drawn(model, x)
     logits, info = jax.jit(model.apply)(params, x)
     assert (logits.shape, info) == ((2, 8, 6, 3), None)
@@ -117,44 +117,50 @@ def test_the_fully_convolutional_network_chains_its_layers():
         hidden = np.maximum(moved.reshape(2, 2, -1) + layer["bias"], 0.0)
     head = weights["head"]["Dense_0"]
     expected = upsampled(hidden @ head["kernel"] + head["bias"], (8, 6))
-    np.testing.assert_allclose(np.asarray(logits)[1], expected, atol=1e-12)
+    assert_allclose(np.asarray(logits)[1], expected, atol=1e-12)
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 def test_a_classifier_behind_a_stem_sees_features_of_the_stem():
     network = FeedForwardNetwork(3, widths=(4,), param_dtype=jnp.float64)
-    model, x = BehindStem(network, (3, 5), jnp.float64), normal(2, 9, 11, 2)
+    model = BehindStem(network, (3, 5), jnp.float64)
+    x = normal(2, 9, 11, 2)
     params = drawn(model, x)
     weights = jax.tree.map(np.asarray, params["params"])
     features = behind_stem(np.asarray(x)[0], weights)
     (inside,) = [weights[name] for name in weights if name != "stem"]
-    run = jax.jit(
-        lambda params, features: (
+
+    @jax.jit
+    def run(params, features):
+        return (
             model.apply(params, x),
             network.apply({"params": inside}, features),
         )
-    )
+
     (logits, info), (expected, _) = run(params, features[None])
     assert (logits.shape, info) == ((2, 3), None)
-    np.testing.assert_allclose(np.asarray(logits)[:1], expected, atol=1e-12)
+    assert_allclose(np.asarray(logits)[:1], expected, atol=1e-12)
 
 
 @pytest.mark.parametrize(
     ("wide", "shape"),
     [
         (FeedForwardNetwork(3, convolutional=False, widths=(8,)), (2, 4)),
-        pytest.param(segmenter(), (1, 8, 8, 2), marks=pytest.mark.nightly),
+        pytest.param(segmenter(), (1, 8, 8, 2), marks=nightly),
     ],
 )
 def test_bfloat16_states_keep_float32_parameters_and_logits(wide, shape):
-    narrow, x = wide.clone(dtype=jnp.bfloat16), normal(*shape, dtype=jnp.float32)
+    narrow = wide.clone(dtype=jnp.bfloat16)
+    x = normal(*shape, dtype=jnp.float32)
     params = jax.jit(narrow.init)(jax.random.key(0), x)
-    run = jax.jit(
-        lambda params: (
+
+    @jax.jit
+    def run(params):
+        return (
             narrow.apply(params, x, mutable="intermediates"),
             wide.apply(params, x),
         )
-    )
+
     ((logits, info), kept), (expected, _) = run(params)
     assert {leaf.dtype for leaf in jax.tree.leaves((params, logits))} == {
         jnp.dtype(jnp.float32)

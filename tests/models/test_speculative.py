@@ -7,7 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
+from tests.marks import nightly
 from tests.models import decoder_reference
 from tests.models.drawing import float64
 from tests.models.test_generation import PROMPTS, SMALL, small_params
@@ -23,7 +25,7 @@ def assert_counts_add_up(answers, draft_length):
     calls, accepted, lengths = (
         np.asarray(each) for each in (answers.calls, answers.accepted, answers.lengths)
     )
-    np.testing.assert_array_equal(answers.drafted, draft_length * calls)
+    assert_array_equal(answers.drafted, draft_length * calls)
     assert np.all(lengths <= 1 + accepted + calls)
     assert np.all(lengths > 1 + accepted + calls - (draft_length + 1))
 
@@ -32,7 +34,8 @@ def test_greedy_answers_are_the_plain_ones_for_every_exit_layer():
     """Rows of different lengths, with noise. They end at different places with a
     stop."""
     options = {"max_tokens": COUNT, "noise": 0.2, "key": jax.random.key(1)}
-    accepted, lengths = [], []
+    accepted = []
+    lengths = []
     for seed in range(3):
         params = small_params(seed)
         stop = [
@@ -50,7 +53,7 @@ def test_greedy_answers_are_the_plain_ones_for_every_exit_layer():
                 **options,
             )
             for name in ("tokens", "lengths", "stopped"):
-                np.testing.assert_array_equal(
+                assert_array_equal(
                     getattr(answers, name), getattr(plain, name), err_msg=name
                 )
             assert_counts_add_up(answers, draft_length=3)
@@ -63,13 +66,12 @@ def test_greedy_answers_are_the_plain_ones_for_every_exit_layer():
 def test_the_rule_leaves_the_distribution_of_the_target_exactly():
     """One drafted token, just below and just above its ratio p / q: each stands, or
     one is drawn in its place."""
-    target, judge = np.array([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6]]), jax.jit(judge_draft)
+    target = np.array([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6]])
+    judge = jax.jit(judge_draft)
     logs = jnp.asarray(np.log(target), jnp.float32)[None]
     for draft in (np.array([0.2, 0.5, 0.3]), np.array([0.9, 0.05, 0.05]), target[0]):
-        outputs, draft_logs = (
-            np.zeros(3),
-            jnp.asarray(np.log(draft), jnp.float32)[None, None],
-        )
+        outputs = np.zeros(3)
+        draft_logs = jnp.asarray(np.log(draft), jnp.float32)[None, None]
         for token, drawn in enumerate(draft):
             ratio = min(1.0, target[0, token] / drawn)
             for uniform, stands, chance in (
@@ -83,9 +85,9 @@ def test_the_rule_leaves_the_distribution_of_the_target_exactly():
                 assert int(accepted[0]) == stands
                 following = np.exp(np.float64(remaining[0]))
                 if stands:
-                    np.testing.assert_allclose(following, target[1], atol=1e-6)
+                    assert_allclose(following, target[1], atol=1e-6)
                 outputs += drawn * chance * (np.eye(3)[token] if stands else following)
-        np.testing.assert_allclose(outputs, target[0], atol=1e-6)
+        assert_allclose(outputs, target[0], atol=1e-6)
 
 
 TINY = DecoderConfig(
@@ -101,7 +103,8 @@ ROWS, TOKENS = 4000, 3
 
 
 def exact_answers(params, prompt, temperature):
-    weights, shares = float64(params), np.zeros((4,) * TOKENS)
+    weights = float64(params)
+    shares = np.zeros((4,) * TOKENS)
     for answer in itertools.product(range(4), repeat=TOKENS):
         states = decoder_reference.outputs(weights, np.array([*prompt, *answer]), TINY)[
             -1
@@ -118,10 +121,11 @@ def exact_answers(params, prompt, temperature):
     return shares
 
 
-@pytest.mark.nightly
+@nightly
 @pytest.mark.parametrize("way", ["plain", "drafted"])
 def test_sampled_answers_have_the_distribution_of_the_model(way):
-    params, prompt = small_params(config=TINY), [1, 2]
+    params = small_params(config=TINY)
+    prompt = [1, 2]
     options = {"max_tokens": TOKENS, "temperature": 1.5, "key": jax.random.key(7)}
     if way == "plain":
         generated = generate(TINY, params, [prompt] * ROWS, **options)

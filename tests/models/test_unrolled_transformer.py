@@ -5,9 +5,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from tests import reference
+from tests.marks import in_float64
 from tests.models.drawing import drawn, float64, normal
+from tests.reference import gaussian
 from unroll_jax.models import UnrolledClassifier, UnrolledTransformer
 
 DIM, LENGTH, LAYERS = 4, 5, 3
@@ -23,7 +26,7 @@ def reference_outputs(params, x):
     return np.stack(outputs)
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 def test_without_self_loops_tokens_attend_to_others_or_nothing():
     """Nobody attends to a masked token. A token with no other is mixed with nothing."""
     model = UnrolledTransformer(
@@ -51,13 +54,9 @@ def test_without_self_loops_tokens_attend_to_others_or_nothing():
             weights = np.exp(rows[others] @ V.T @ V @ rows[token])
             mixed = weights / weights.sum() @ rows[others] if others else np.zeros(DIM)
             expected = np.maximum(mixed @ (W + W.T) / 2 + rows[token] @ U, 0.0)
-            np.testing.assert_allclose(
-                outputs[1, token], expected, rtol=1e-10, atol=1e-12
-            )
+            assert_allclose(outputs[1, token], expected, rtol=1e-10, atol=1e-12)
     single = jax.jit(model.apply)(params, x[:1])[1]
-    np.testing.assert_allclose(
-        single, np.maximum(rows[:1] @ U, 0.0), rtol=1e-10, atol=1e-12
-    )
+    assert_allclose(single, np.maximum(rows[:1] @ U, 0.0), rtol=1e-10, atol=1e-12)
 
 
 TOKENS = np.array([[3, 4, 5, 6, 2], [7, 8, 0, 0, 0]], np.int32)
@@ -75,8 +74,10 @@ def classifier(**options):
 
 
 def reference_logits(variables, noise, *, positions):
-    params, logits = float64(variables["params"]), []
-    embeddings, head = params["embeddings"], params["head"]["logits"]
+    params = float64(variables["params"])
+    logits = []
+    embeddings = params["embeddings"]
+    head = params["head"]["logits"]
     for tokens, mask, shift in zip(TOKENS, MASK, noise, strict=True):
         y = embeddings["word"]["embedding"][tokens[mask]] + shift[mask]
         if positions:
@@ -88,16 +89,14 @@ def reference_logits(variables, noise, *, positions):
 
 @pytest.mark.parametrize("positions", [None, 5])
 def test_a_padded_batch_gives_the_logits_of_each_text(positions):
-    model, noise = (
-        classifier(max_positions=positions),
-        np.random.default_rng(0).normal(size=(2, 5, DIM)),
-    )
+    model = classifier(max_positions=positions)
+    noise = gaussian(2, 5, DIM)
     variables = drawn(model, *GIVEN)
     actual = jax.jit(model.apply)(
         variables, *GIVEN, perturbation=jnp.asarray(noise, jnp.float32)
     )
     expected = reference_logits(variables, noise, positions=positions is not None)
-    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+    assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_only_frozen_embeddings_get_no_gradient():
@@ -127,4 +126,4 @@ def test_only_frozen_embeddings_get_no_gradient():
             not frozen
         )
         assert all(moved.values()), frozen
-        np.testing.assert_array_equal(np.any(of_noise, axis=-1), MASK)
+        assert_array_equal(np.any(of_noise, axis=-1), MASK)

@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
+from tests.marks import in_float64, nightly
 from tests.models import encoder_reference
 from tests.models.drawing import drawn, float64, normal
 from unroll_jax.models import ViT, ViTConfig
@@ -60,48 +62,46 @@ def reference_outputs(params, x, config):
     return read + (x if config.reading == "residual" else config.mean)
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 # which is in test_every_model.py
 @pytest.mark.parametrize("case", [case for case in CASES if case != "residual"])
 def test_all_outputs_equal_the_reference(case):
     config = CASES[case]
-    model, x = ViT(config, param_dtype=jnp.float64), frames(dtype=jnp.float64)
+    model = ViT(config, param_dtype=jnp.float64)
+    x = frames(dtype=jnp.float64)
     params = random_params(model)
     actual = jax.jit(model.apply)(params, x)
-    np.testing.assert_allclose(
+    assert_allclose(
         actual, reference_outputs(params, np.asarray(x), config), rtol=1e-11, atol=1e-12
     )
 
 
-@pytest.mark.nightly
+@nightly
 @pytest.mark.parametrize("reading", ["residual", "state"])
 def test_layer_0_starts_as_the_noisy_input(
     reading,
 ):
-    model, x = (
-        ViT(
-            dataclasses.replace(SMALL, reading=reading, num_layers=2, class_token=True),
-            unroll=1,
-        ),
-        frames(2),
+    model = ViT(
+        dataclasses.replace(SMALL, reading=reading, num_layers=2, class_token=True),
+        unroll=1,
     )
+    x = frames(2)
     outputs, params = jax.jit(lambda key: model.init_with_output(key, x))(
         jax.random.key(0)
     )
     kernels = params["params"]["layers"]["hidden"]["kernel"]
-    np.testing.assert_allclose(outputs[0], x, atol=1e-6)
+    assert_allclose(outputs[0], x, atol=1e-6)
     assert not np.any(kernels[0] == kernels[1])
-    np.testing.assert_allclose(np.std(kernels), 0.02, rtol=0.15)
+    assert_allclose(np.std(kernels), 0.02, rtol=0.15)
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 def test_masked_patches_change_neither_outputs_nor_gradients_of_the_others():
     """Behind a class token, which is never masked."""
-    model, x = (
-        ViT(CASES["state"], param_dtype=jnp.float64),
-        np.asarray(frames(dtype=jnp.float64)),
-    )
-    params, mask = random_params(model), np.array([True, False, True, True, False])
+    model = ViT(CASES["state"], param_dtype=jnp.float64)
+    x = np.asarray(frames(dtype=jnp.float64))
+    params = random_params(model)
+    mask = np.array([True, False, True, True, False])
 
     def loss(params, x):
         outputs = model.apply(params, x, jnp.asarray(mask))[:, mask]
@@ -110,7 +110,7 @@ def test_masked_patches_change_neither_outputs_nor_gradients_of_the_others():
     run = jax.jit(jax.value_and_grad(loss, has_aux=True))
     (_, outputs), gradient = run(params, x)
     (_, others), other_gradient = run(params, np.where(mask[:, None], x, 7.0))
-    np.testing.assert_array_equal(others, outputs)
+    assert_array_equal(others, outputs)
     # The embedding of a masked patch and its position reach nothing that is read.
     chex.assert_trees_all_close(other_gradient, gradient, rtol=1e-12, atol=1e-12)
     # The outputs equal a frame's without the masked patches, with the class token
@@ -119,6 +119,6 @@ def test_masked_patches_change_neither_outputs_nor_gradients_of_the_others():
     tree["params"]["embeddings"]["position"] = tree["params"]["embeddings"]["position"][
         np.concatenate([[True], mask])
     ]
-    np.testing.assert_allclose(
+    assert_allclose(
         outputs, reference_outputs(tree, x[mask], model.config), rtol=1e-11, atol=1e-12
     )

@@ -125,6 +125,15 @@ def test_a_picture_of_any_size_is_brought_to_grey(model, mode, tmp_path):
         np.testing.assert_array_equal(np.squeeze(model.predict(source)), expected)
 
 
+def test_arrays_that_are_no_pictures_are_refused(model):
+    for source, words in (
+        (np.zeros((160, 160)), r"its pixels are float64, not uint8"),
+        (np.zeros(160, np.uint8), r"its shape is \(\)"),
+    ):
+        with one_line(words):
+            model.predict(source)
+
+
 def test_a_video_file_comes_back_as_its_frames_do(model, tmp_path):
     path = write_video(tmp_path / "grey.avi", 6)
     frames = np.broadcast_to(

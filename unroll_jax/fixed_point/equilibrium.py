@@ -243,7 +243,7 @@ def _choose_methods(
 
     layer = None
     if solver is None or adjoint is None:
-        layer = factored_form(descent, params, problem.state, x, problem.start)
+        layer = factored_form(descent, params, problem, x)
     if layer is None:
         return resolve_solver(solver or defaults[0]), backward, None
 
@@ -290,7 +290,7 @@ def _run_unrolled(
     problem: Problem, solver: Any, rule: StopRule
 ) -> tuple[Float[Array, "b m"], EquilibriumInfo]:
     """The last of a number of differentiated steps, and how the solve ended."""
-    program, operands, _, start = problem
+    program, operands, start = problem
     apply = functools.partial(program.apply, operands)
     y, info = unroll_solver(apply, start, solver, rule)
     constants = jax.lax.stop_gradient((operands, y))

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 from unroll_jax.conjugate_gradients import continue_conjugate_gradient
 from unroll_jax.descent import Descent, Factored, Params
 from unroll_jax.fixed_point.adjoints import Adjoint, conjugate_gradient, linear_info
+from unroll_jax.fixed_point.program import Problem
 from unroll_jax.fixed_point.rows import dot, largest, norm, per_row, row_constant
 from unroll_jax.fixed_point.solver import Map
 from unroll_jax.fixed_point.solvers import cache_factory
@@ -57,20 +58,22 @@ class _Carry(NamedTuple):
 
 
 def factored_form(
-    descent: Any, params: Params, y: Any, x: Any, start: Array
+    descent: Any, params: Params, problem: Problem, x: Any
 ) -> Factored | None:
     """Returns the factored form of a layer that has one, else None.
 
-    Its offset has a row for each row of ``start``, which is ``y`` as a matrix.
+    Its offset has a row for each row of the state.
     """
     if not isinstance(descent, Descent) or descent.factored is None:
         return None
     layer = descent.factored(*jax.lax.stop_gradient((params, x)))
     # The widths differ if the batch axes are not those of the layer.
+    start = problem.start
     if layer is None or layer.matrix.shape[1] != start.shape[1]:
         return None
     width = layer.offset.shape[-1]
-    offset = jnp.broadcast_to(layer.offset, (*y.shape[:-1], width))
+    (state,) = problem.program.avals
+    offset = jnp.broadcast_to(layer.offset, (*state.shape[:-1], width))
     return layer._replace(
         matrix=layer.matrix.astype(start.dtype),
         offset=offset.reshape(-1, width).astype(start.dtype),

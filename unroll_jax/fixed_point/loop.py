@@ -15,6 +15,7 @@ from unroll_jax.fixed_point.decisions import (
     ACCELERATED,
     CHECK_INTERVAL,
     ENDED,
+    GIVEN_UP,
     PLAIN,
     Schedule,
     is_near_zero,
@@ -199,10 +200,16 @@ def _run_block(apply: Map, solver: Solver, rule: StopRule, carry: _Carry) -> _Ca
     schedule, base = _plan(rule, solver, carry, sizes, pace, active)
 
     goes_on = active if solver.extrapolates else active & (schedule.phase != ENDED)
-    update = functools.partial(_update, solver, carry, sizes, z, goes_on, pace)
+    moves = goes_on
     if solver.extrapolates:
-        # Once acceleration is given up, plain steps continue from the last state.
-        update = functools.partial(_run_if, schedule.phase == ACCELERATED, update)
+        moves = goes_on & (schedule.phase == ACCELERATED)
+    update = functools.partial(_update, solver, carry, sizes, z, goes_on, moves, pace)
+    if solver.extrapolates:
+        # A row that the last accelerated step has lost returns, too: plain steps would
+        # go on from there, and the scale would grow.
+        gives_up = frozen & (schedule.phase == GIVEN_UP)
+        condition = (schedule.phase == ACCELERATED) | gives_up
+        update = functools.partial(_run_if, condition, update)
     best, memory, after = update((carry.best, carry.memory, fz))
 
     return _Carry(
@@ -310,10 +317,14 @@ def _update(
     sizes: Sizes,
     z: Array,
     goes_on: Array,
+    moves: Array,
     pace: Array,
     state: tuple[_Best, Any, Array],
 ) -> tuple[_Best, Any, Array]:
-    """The best states so far, the solver's memory and its next states."""
+    """The best states so far, the solver's memory and its next states.
+
+    Rows without ``moves`` take f(z), or return to their best state.
+    """
     assert solver.update is not None
     best, memory, fz = state
     age = best.age + 1
@@ -323,9 +334,9 @@ def _update(
         age = jnp.where(returns, 0, age)
     point = Point(z, fz, sizes.residual, sizes.inverse, goes_on, age, number)
     after, memory = solver.update(point, memory)
+    after = per_row(moves, after, fz)
     if solver.extrapolates:
         after = per_row(age == 0, best.z, after)
-    after = per_row(goes_on, after, fz)
 
     better = carry.active & (sizes.gap < best.gap)
     residual = best.residual

@@ -265,7 +265,7 @@ def _is_root(
         problem = trace(descend, params, z, inputs, batch_ndim)
         if tol == np.inf:
             return True
-        program, operands, _, start = problem
+        program, operands, start = problem
         distance = _distance(program, operands, start, None)
         # any z is a root of a condition that is 0 for all
         _, pull = jax.vjp(lambda z: program.apply(operands, z), start)
@@ -293,10 +293,10 @@ def _check_solution(
 ) -> Float[Array, "b m"]:
     """Returns ``z`` once rows that are far from a root are reported; a TypeError if
     ``is_root`` finds it to be one in the other order of arguments."""
-    program, operands, state, _ = problem
+    program, operands, _ = problem
     if reporting.on_failure == "accept":
         return z
-    rows = _like(start, state, program)
+    rows = _like(start, program)
     try:
         distance = _distance(program, *_constant((operands, z, rows)))
     # a condition without a derivative in reverse mode
@@ -347,11 +347,13 @@ def _check_names(what: str, function: Callable[..., Any]) -> None:
         raise TypeError(f"{what} must take (params, z, ...), got ({given}); {ORDER}")
 
 
-def _like(start: Any, z: Any, program: Program) -> Float[Array, "b m"] | None:
-    """Returns the initial state as rows if it has the form of z, else None."""
-    if jax.tree.map(np.shape, start) != jax.tree.map(np.shape, z):
+def _like(start: Any, program: Program) -> Float[Array, "b m"] | None:
+    """Returns the initial state as rows if it has the form of the result, else None."""
+    leaves, tree = jax.tree.flatten(start)
+    shapes = [aval.shape for aval in program.avals]
+    if tree != program.tree or list(map(np.shape, leaves)) != shapes:
         return None
-    return program.flatten(map(jnp.asarray, jax.tree.leaves(start)))
+    return program.flatten(map(jnp.asarray, leaves))
 
 
 def _constant(tree: Any) -> Any:

@@ -121,13 +121,13 @@ class Problem(NamedTuple):
     """A traced step, with the arrays and the state that it was called with.
 
     Attributes:
-      program, operands: the step, and its arrays.
-      state, start: the state, and the same as a matrix.
+      program: the step. It is hashable, and with the adjoint it is a static `Backward`.
+      operands: its arrays.
+      start: the state, with examples as rows.
     """
 
     program: Program
     operands: list[Array]
-    state: Any
     start: Float[Array, "b m"]
 
 
@@ -148,7 +148,7 @@ def prepare(
 def trace(
     step: Callable[..., Any], params: Params, y: Any, x: Any, batch_ndim: int
 ) -> Problem:
-    """Returns the program of a step, its operands, and the state.
+    """Returns the program of a step, its operands, and the state as rows.
 
     Leaves of params and x other than arrays are constants of the program. It is traced
     at every call, which sees changed globals. Values that it closes over become
@@ -183,8 +183,7 @@ def trace(
     computation = Computation(closed, differentiable=True)
     program = Program(computation, tree, avals, batch_ndim)
     operands = list(map(jnp.asarray, [*closed.consts, *jax.tree.leaves(arrays)]))
-    y = jax.tree.unflatten(tree, state)
-    return Problem(program, operands, y, program.flatten(state))
+    return Problem(program, operands, program.flatten(state))
 
 
 def as_state(

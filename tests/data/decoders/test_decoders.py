@@ -123,6 +123,14 @@ def test_the_older_name_of_scaled_rotary_embeddings_is_read(write_folder):
             ["by 'yarn'", "only llama3"],
         ),
         (
+            {"config": {"attention_bias": True}},
+            ["attention_bias=True; only attention_bias=False"],
+        ),
+        (
+            {"config": {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}},
+            ["by 'yarn'", "only llama3"],
+        ),
+        (
             {"config": {"num_attention_heads": 3}},
             ["num_heads=3, got 2", "'num_heads': 'num_attention_heads'"],
         ),

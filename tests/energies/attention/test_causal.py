@@ -6,24 +6,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
 from tests import reference
 from tests.energies.attention.examples import NO_WEIGHT, of_every_rho, tokens
 from tests.energies.comparing import both
+from tests.marks import in_float64, nightly
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import AttentionParams
 from unroll_jax.energies.attention.causal import causal_attention
 
 # arrays are float64 unless a test makes them float32
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = in_float64
 every_form = pytest.mark.parametrize("form", ["jacobi", "softmax"])
 
 
 @pytest.mark.slow
 @every_form
 def test_energy_and_step_equal_the_reference(form):
-    y, c, W_a = tokens(0, (6, 3)), tokens(1, (6, 3)), tokens(2, (3, 2))
+    y = tokens(0, (6, 3))
+    c = tokens(1, (6, 3))
+    W_a = tokens(2, (3, 2))
 
     def of_rho(rho, W_a, y, c):
         learned = causal_attention(rho=rho, form=form, step_size=0.3, dim=3, rank=2)
@@ -38,15 +42,11 @@ def test_energy_and_step_equal_the_reference(form):
         for rho, energy, stepped in zip(uj.RHOS, energies, steps, strict=True):
             system = {"rho": rho, "W_a": weight}
             expected = np.sum(reference.causal_energy(y, context, **system))
-            np.testing.assert_allclose(
-                energy, expected, rtol=1e-12, atol=1e-12, err_msg=rho
-            )
+            assert_allclose(energy, expected, rtol=1e-12, atol=1e-12, err_msg=rho)
             expected = reference.causal_step(
                 y, context, form=form, step_size=step_size, **system
             )
-            np.testing.assert_allclose(
-                stepped, expected, rtol=1e-12, atol=1e-12, err_msg=rho
-            )
+            assert_allclose(stepped, expected, rtol=1e-12, atol=1e-12, err_msg=rho)
 
 
 def test_a_causal_layer_may_raise_the_pair_energy():
@@ -54,7 +54,8 @@ def test_a_causal_layer_may_raise_the_pair_energy():
     are left behind."""
     y = np.array([[0.0], *[[1.0]] * 8])
     # sqrt(z + 1)
-    undirected, causal = uj.attention(rho="power"), causal_attention(rho="power")
+    undirected = uj.attention(rho="power")
+    causal = causal_attention(rho="power")
 
     @jax.jit
     def pair_energies(y):
@@ -74,7 +75,8 @@ def test_a_causal_layer_may_raise_the_pair_energy():
 
 @every_form
 def test_fixed_points_are_tokens_like_the_first(form):
-    y, layer = tokens(0, (5, 2)), causal_attention(form=form, rho="cauchy")
+    y = tokens(0, (5, 2))
+    layer = causal_attention(form=form, rho="cauchy")
     consensus = np.broadcast_to(y[:1], y.shape)
 
     @jax.jit
@@ -90,13 +92,13 @@ def test_fixed_points_are_tokens_like_the_first(form):
         )
 
     stepped, last, energies, gradient = all_of(y, consensus)
-    np.testing.assert_allclose(stepped, consensus, rtol=1e-14)
-    np.testing.assert_allclose(last, consensus, atol=1e-6)
+    assert_allclose(stepped, consensus, rtol=1e-14)
+    assert_allclose(last, consensus, atol=1e-6)
     assert np.all(np.diff(energies) <= 1e-12)
-    np.testing.assert_allclose(gradient, 0.0, atol=1e-8)
+    assert_allclose(gradient, 0.0, atol=1e-8)
 
 
-@pytest.mark.nightly
+@nightly
 @every_form
 def test_tokens_in_blocks_are_the_same_as_all_at_once(form):
     """Blocks of four do not divide six tokens, and some of those are absent."""
@@ -125,7 +127,7 @@ def test_tokens_in_blocks_are_the_same_as_all_at_once(form):
         )
 
 
-@pytest.mark.nightly
+@nightly
 def test_no_array_of_all_pairs_is_held():
     n = 2048
     y = jax.ShapeDtypeStruct((n, 4), jnp.float32)
@@ -172,8 +174,8 @@ def test_no_future_token_reaches_a_past_output_or_its_gradient(form):
         future = np.where(np.arange(6)[:, None] < 3, y, np.float32(size) * y)
         gradients, stepped = past(future)
         for gradient, one, expected in zip(gradients, stepped, alone, strict=True):
-            np.testing.assert_array_equal(one[:3], expected, err_msg=str(size))
+            assert_array_equal(one[:3], expected, err_msg=str(size))
             if np.isfinite(size):
-                np.testing.assert_array_equal(gradient[3:], 0.0, err_msg=str(size))
+                assert_array_equal(gradient[3:], 0.0, err_msg=str(size))
             else:
                 assert np.isnan(one[4:]).all()

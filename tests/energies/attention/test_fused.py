@@ -6,10 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 import unroll_jax as uj
 from tests import reference
 from tests.energies.attention.examples import NO_WEIGHT
+from tests.marks import in_float64
 from unroll_jax.descent import Anchor
 from unroll_jax.energies.attention import kernel_choice, pairwise
 from unroll_jax.energies.attention.fused import fused_softmax_step
@@ -42,7 +44,7 @@ def test_the_call_is_softmax_attention_with_beta(dtype, scale, tolerances):
         lambda z, values: (by_xla(z, values), by_xla(z[0, 0], values[0, 0]))
     )(z, values)
     assert (whole.shape, whole.dtype) == (values.shape, values.dtype)
-    np.testing.assert_allclose(np.float64(alone), np.float64(whole[0, 0]), **tolerances)
+    assert_allclose(np.float64(alone), np.float64(whole[0, 0]), **tolerances)
     for place in np.ndindex(2, 3):
         both = np.concatenate(
             [np.float64(z[place]), np.float64(values[place])], axis=-1
@@ -50,7 +52,7 @@ def test_the_call_is_softmax_attention_with_beta(dtype, scale, tolerances):
         expected = reference.softmax_attention(both, np.eye(RANK + DIM)[:, :RANK])[
             :, RANK:
         ]
-        np.testing.assert_allclose(
+        assert_allclose(
             np.float64(whole[place]), expected, **tolerances, err_msg=str(place)
         )
 
@@ -104,7 +106,7 @@ def test_on_a_gpu_step_and_gradient_are_the_primitives(monkeypatch, step_size):
     assert "128x128x" not in program  # no (n, n) array
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 @pytest.mark.parametrize(
     ("kernel", "platform", "width", "dtype", "words"),
     [
@@ -123,7 +125,8 @@ def test_a_kernel_that_cannot_run_names_the_way_out(
     monkeypatch.setattr(
         pairwise, "fused_softmax_step", lambda z, values, present: values
     )
-    layer, y = uj.attention(form="softmax", kernel=kernel), jnp.zeros((9, width), dtype)
+    layer = uj.attention(form="softmax", kernel=kernel)
+    y = jnp.zeros((9, width), dtype)
     if not words:
         assert layer.step(NO_WEIGHT, y, None).shape == y.shape
         return

@@ -49,7 +49,8 @@ def close(actual, expected, tolerance):
     for one, other in zip(
         jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True
     ):
-        one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
+        one = np.asarray(one, np.float64)
+        other = np.asarray(other, np.float64)
         assert np.all(np.isfinite(other))
         assert np.linalg.norm(one - other) <= tolerance * np.linalg.norm(other) + 1e-30
 
@@ -147,28 +148,26 @@ def test_values_and_gradients_are_those_of_attention_in_float32(case, dtype):
 @pytest.mark.usefixtures("interpreted")
 def test_several_heads_take_it_too():
     options = {"num_heads": 2, "rank": 1, "rho": "log", "ridge": 0.3}
-    y, present = (
-        jnp.asarray(tokens(0, (N, DIM)), jnp.float32),
-        jnp.asarray(np.arange(N) < 17),
-    )
+    y = jnp.asarray(tokens(0, (N, DIM)), jnp.float32)
+    present = jnp.asarray(np.arange(N) < 17)
     layers = (
         uj.multihead_attention(DIM, **options, kernel="pallas", block=32),
         uj.multihead_attention(DIM, **options),
     )
     params = HeadsParams(np.float32(0.5 * tokens(1, (2, DIM, 1))))
-    run = jax.jit(
-        lambda *args: [step_energy_and_gradients(layer, *args) for layer in layers]
-    )
+
+    @jax.jit
+    def run(*args):
+        return [step_energy_and_gradients(layer, *args) for layer in layers]
+
     close(*run(params, y, None, present), 2e-5)
 
 
 @pytest.mark.usefixtures("interpreted", "x64")
 def test_step_and_energy_alone_are_those_of_both():
     y = jnp.asarray(tokens(0, (N, DIM)), jnp.float32)
-    layer, plain = (
-        uj.attention(rho="log", kernel="pallas", block=32),
-        uj.attention(rho="log"),
-    )
+    layer = uj.attention(rho="log", kernel="pallas", block=32)
+    plain = uj.attention(rho="log")
 
     @jax.jit
     def both_ways(y):
@@ -244,7 +243,11 @@ def test_it_lowers_for_an_h100_without_one(rho):
     shape = jax.ShapeDtypeStruct(
         (2, 200, 62), jnp.bfloat16 if rho in ("softmax", "log") else jnp.float32
     )
-    run = jax.jit(lambda y: step_energy_and_gradients(layer, NO_WEIGHT, y, None, None))
+
+    @jax.jit
+    def run(y):
+        return step_energy_and_gradients(layer, NO_WEIGHT, y, None, None)
+
     with use_abstract_mesh(mesh), warnings.catch_warnings():
         warnings.filterwarnings(
             "ignore", "The Pallas Triton backend", DeprecationWarning

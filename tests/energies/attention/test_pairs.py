@@ -11,11 +11,13 @@ from jax.test_util import check_grads
 
 import unroll_jax as uj
 from tests.energies.attention.examples import NO_WEIGHT
+from tests.marks import in_float64, nightly
+from tests.reference import gaussian
 from unroll_jax.energies.attention.pairs import neighbourhood, pair_energy
 from unroll_jax.energies.attention.rho import resolve_rho, softmax
 
 # arrays are float64 unless a test makes them float32
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = in_float64
 PLAIN = softmax()._replace(exponential=False)  # the same function, as any other rho
 RHOS = {
     "softmax": softmax(),
@@ -27,7 +29,7 @@ RING = np.isin(np.abs(np.subtract.outer(np.arange(N), np.arange(N))), (1, N - 1)
 
 
 def draw(*batch, n=N):
-    return tuple(np.random.default_rng(0).normal(size=(2, *batch, n, DIM)))
+    return tuple(gaussian(2, *batch, n, DIM))
 
 
 def total(rho, z, values, graph=None, **options):
@@ -40,7 +42,7 @@ def total(rho, z, values, graph=None, **options):
     )
 
 
-@pytest.mark.nightly
+@nightly
 @pytest.mark.parametrize(
     ("name", "bounded"),
     [("softmax", False), ("softmax", True), ("plain softmax", True), ("log", False)],
@@ -64,7 +66,8 @@ def test_blocks_give_what_all_at_once_gives(name, bounded):
         energy = pair_energy(rho, z, graph, block=block)
         return summed(z, values), jax.vmap(summed)(z, values), energy, slopes, second
 
-    expected, actual = all_of(z, values, N), all_of(z, values, 4 if bounded else 1)
+    expected = all_of(z, values, N)
+    actual = all_of(z, values, 4 if bounded else 1)
     chex.assert_trees_all_close(expected[0].energy, expected[2], rtol=1e-13)
     chex.assert_trees_all_close(actual[:3], expected[:3], rtol=1e-12, atol=1e-13)
     chex.assert_trees_all_close(actual[1], actual[0], rtol=1e-12, atol=1e-13)
@@ -86,7 +89,7 @@ def test_the_softmax_sums_know_what_any_rho_would_compute():
         chex.assert_trees_all_close(actual, expected, rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.nightly
+@nightly
 def test_derivatives_of_second_order_equal_finite_differences_in_both_modes():
     function = jax.jit(functools.partial(total, RHOS["softmax"], bounded=True))
     check_grads(
@@ -113,7 +116,7 @@ def temporary_bytes(layer, n, *batch):
     )
 
 
-@pytest.mark.nightly
+@nightly
 @pytest.mark.parametrize(("rho", "form"), [("softmax", "softmax"), ("log", "jacobi")])
 def test_memory_is_that_of_a_block(rho, form):
     layer = uj.attention(rho=rho, form=form, block=16)
@@ -123,7 +126,7 @@ def test_memory_is_that_of_a_block(rho, form):
     assert temporary_bytes(layer, 1024, 3) < 3.5 * memory[1024]
 
 
-@pytest.mark.nightly
+@nightly
 def test_long_sequences_are_taken_in_blocks_unasked():
     layer = uj.attention(form="softmax")
     assert temporary_bytes(layer, 8192) < 4 * 8192**2 / 2

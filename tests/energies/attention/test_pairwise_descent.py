@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 import unroll_jax as uj
 from tests.energies.attention.examples import (
@@ -17,6 +18,7 @@ from tests.energies.attention.examples import (
     of_every_rho,
     tokens,
 )
+from tests.marks import in_float64, nightly, types_unchecked
 from tests.test_conformance import energies_and_roundoff
 
 FORMS = ("jacobi", "softmax")
@@ -36,7 +38,8 @@ HEADS = [
 
 
 def systems(kind, rho):
-    held, state = (lambda y, x: (x, x)), (lambda y, x: (None, y))
+    held = lambda y, x: (x, x)
+    state = lambda y, x: (None, y)
     if kind == "heads":
         return [
             (uj.multihead_attention(4, rho=rho, **options), held) for options in HEADS
@@ -55,12 +58,12 @@ def systems(kind, rho):
     ]
 
 
-@pytest.mark.usefixtures("unchecked")
+@types_unchecked
 @pytest.mark.parametrize(
     "kind",
     [
         "heads",
-        *(pytest.param(k, marks=pytest.mark.nightly) for k in ("causal", *FORMS)),
+        *(pytest.param(k, marks=nightly) for k in ("causal", *FORMS)),
     ],
 )
 def test_no_step_raises_its_energy(kind):
@@ -91,7 +94,7 @@ def test_no_step_raises_its_energy(kind):
             for pair, leaves in rows
         ]
 
-    results = jax.tree.map(np.asarray, of_every_rho(energies, RHOS)(weights, y, x))
+    results = jax.device_get(of_every_rho(energies, RHOS)(weights, y, x))
     # by name softmax takes other sums; those of heads are in test_conformance.py
     if kind != "heads":
         by_name = jax.jit(functools.partial(energies, "softmax"))(weights, y, x)
@@ -107,7 +110,7 @@ def test_no_step_raises_its_energy(kind):
             assert np.mean(after < before) > 0.3, (rho, place)
 
 
-@pytest.mark.usefixtures("x64")
+@in_float64
 def test_softmax_attention_raises_the_papers_energy():
     """The counterexample to Theorem 3.1 of Yang et al. (2022): a hub and six leaves,
     far from the origin. And at a consensus the softmax step rests, though the paper's
@@ -115,7 +118,8 @@ def test_softmax_attention_raises_the_papers_energy():
     """
     leaves = np.concatenate([np.full((6, 1), 999.5), 2.0 * np.eye(6)], axis=1)
     y = np.concatenate([1000.0 * np.eye(1, 7), leaves])
-    papers, softmax = uj.attention(ridge=1.0), uj.attention(form="softmax")
+    papers = uj.attention(ridge=1.0)
+    softmax = uj.attention(form="softmax")
 
     @jax.jit
     def measure(y):
@@ -131,11 +135,11 @@ def test_softmax_attention_raises_the_papers_energy():
         ], at_consensus
 
     ((before, exact, attended), (pairs_before, _, pairs_after)), (rested, slope) = (
-        jax.tree.map(np.asarray, measure(y))
+        jax.device_get(measure(y))
     )
     assert attended - before == pytest.approx(81.0, abs=1.0)
     assert exact < before - 1e6
     # the softmax step does lower the pair energy, and reports it
     assert pairs_after < pairs_before - 1.0
-    np.testing.assert_allclose(rested, 1.0, rtol=1e-15)
-    np.testing.assert_allclose(slope, 1.0, rtol=1e-12)
+    assert_allclose(rested, 1.0, rtol=1e-15)
+    assert_allclose(slope, 1.0, rtol=1e-12)

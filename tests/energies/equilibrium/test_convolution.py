@@ -6,16 +6,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.test_util import check_grads
+from numpy.testing import assert_allclose
 
+from tests.energies.comparing import assert_derivative
 from tests.energies.opteq_reference import conv_matrix
+from tests.marks import in_float64, nightly
+from tests.reference import gaussian
 from unroll_jax.energies.equilibrium.convolution import convolve
 
 # arrays are float64 unless a test makes them float32
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = in_float64
 
 
 def draw(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape)
+    return gaussian(*shape, seed=seed)
 
 
 def as_on(platform):
@@ -31,41 +35,24 @@ def backend(request, monkeypatch):
 
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("sides", [(3, 3), (1, 5), (2, 4)])
-def test_values_and_derivatives_are_those_of_the_matrix(sides):
-    kernel, images, weight = (
-        draw(*sides, 2, 3),
-        draw(4, 5, 6, 2, seed=1),
-        draw(4, 5, 6, 3, seed=2),
-    )
-    matrix = conv_matrix(kernel, (5, 6))
-
-    @jax.jit
-    def both(kernel, images, weight):
-        moved, pull = jax.vjp(convolve, kernel, images)
-        return moved, *pull(weight)
-
-    moved, by_kernel, by_images = map(np.asarray, both(kernel, images, weight))
-    np.testing.assert_allclose(
-        moved.reshape(4, -1), images.reshape(4, -1) @ matrix.T, atol=1e-12
-    )
-    np.testing.assert_allclose(
-        by_images.reshape(4, -1), weight.reshape(4, -1) @ matrix, atol=1e-12
-    )
-    for place in [(0, 0, 0, 0), (sides[0] - 1, sides[1] - 1, 1, 2)]:
-        unit = np.zeros(kernel.shape)
-        unit[place] = 1.0
-        one = images.reshape(4, -1) @ conv_matrix(unit, (5, 6)).T
-        np.testing.assert_allclose(
-            by_kernel[place], np.sum(one * weight.reshape(4, -1)), atol=1e-12
-        )
+def test_values_are_those_of_the_matrix_and_differentiate(sides):
+    kernel = draw(*sides, 2, 3)
+    images = draw(4, 5, 6, 2, seed=1)
+    moved = np.asarray(jax.jit(convolve)(kernel, images))
+    expected = images.reshape(4, -1) @ conv_matrix(kernel, (5, 6)).T
+    assert_allclose(moved.reshape(4, -1), expected, atol=1e-12)
+    weight = draw(4, 5, 6, 3, seed=2)
+    value = lambda pair: jnp.sum(weight * jnp.sin(convolve(*pair)))
+    assert_derivative(value, (kernel, images), rtol=1e-6)
 
 
-@pytest.mark.nightly
+@nightly
 @pytest.mark.usefixtures("backend")
 def test_derivatives_of_second_order_in_both_modes():
-    twice = jax.jit(
-        lambda k, z: jnp.sum(jnp.sin(convolve(k, jnp.tanh(convolve(k[..., :1], z)))))
-    )
+    @jax.jit
+    def twice(k, z):
+        return jnp.sum(jnp.sin(convolve(k, jnp.tanh(convolve(k[..., :1], z)))))
+
     check_grads(
         twice,
         (draw(3, 3, 1, 2), draw(1, 3, 3, 1, seed=1)),
@@ -78,10 +65,8 @@ def test_derivatives_of_second_order_in_both_modes():
 def test_convolutions_follow_the_platform_compiled_for():
     """The derivative in the image, in a loop and under vmap: one product on CPU, a
     convolution elsewhere."""
-    kernel, images = (
-        np.ones((3, 3, 2, 2), np.float32),
-        np.ones((4, 1, 5, 5, 2), np.float32),
-    )
+    kernel = np.ones((3, 3, 2, 2), np.float32)
+    images = np.ones((4, 1, 5, 5, 2), np.float32)
 
     def looped(image):
         return jnp.sum(

@@ -6,13 +6,15 @@ import chex
 import jax
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.energies.opteq_layers import H, I, M, convolutional, dense
+from tests.marks import in_float64, nightly
 from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq
 from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv
 
 # arrays are float64 unless a test makes them float32
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = in_float64
 DEEP = {
     "dense": lambda: [
         opteq(M, H),
@@ -25,17 +27,15 @@ DEEP = {
 
 @pytest.mark.parametrize(
     ("kind", "batch"),
-    [("dense", (2, 3)), pytest.param("conv", (3,), marks=pytest.mark.nightly)],
+    [("dense", (2, 3)), pytest.param("conv", (3,), marks=nightly)],
 )
 def test_a_deep_step_applies_every_layer(kind, batch):
     layers = DEEP[kind]()
     layer = deep_opteq(layers)
     _, _, z, x = {"dense": dense, "conv": convolutional}[kind](batch)
 
-    rng, shapes = (
-        np.random.default_rng(6),
-        jax.eval_shape(layer.init, jax.random.key(0)),
-    )
+    rng = np.random.default_rng(6)
+    shapes = jax.eval_shape(layer.init, jax.random.key(0))
     params = jax.tree.map(lambda leaf: 0.3 * rng.normal(size=leaf.shape), shapes)
 
     @jax.jit
@@ -46,10 +46,10 @@ def test_a_deep_step_applies_every_layer(kind, batch):
         return expected, layer.step(params, z, x), layer.energy(params, z, x)
 
     expected, stepped, energy = map(np.asarray, measure(params, z, x))
-    np.testing.assert_allclose(stepped, expected, rtol=1e-12, atol=1e-12)
+    assert_allclose(stepped, expected, rtol=1e-12, atol=1e-12)
     assert energy.shape == batch
     event = tuple(range(len(batch), z.ndim))
-    np.testing.assert_allclose(
+    assert_allclose(
         energy, 0.5 * np.sum((expected - np.asarray(z)) ** 2, axis=event), rtol=1e-12
     )
 
@@ -67,7 +67,7 @@ def test_a_deep_opteq_of_one_layer_is_that_layer(make):
 
     chex.assert_trees_all_equal(*both(params, z, x))
     if make is dense:
-        np.testing.assert_array_equal(deep.factored((params,), x).matrix, params.W)
+        assert_array_equal(deep.factored((params,), x).matrix, params.W)
     assert (
         (layer.factored is None) == (deep.factored is None) == (make is convolutional)
     )

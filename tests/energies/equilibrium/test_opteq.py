@@ -7,9 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.energies import opteq_reference as reference
 from tests.energies.opteq_layers import IMAGE, H, convolutional, dense
+from tests.marks import in_float64, nightly
+from tests.reference import gaussian
 from unroll_jax.certificates.weights import weight_norm_bound
 from unroll_jax.energies.equilibrium.monotone import (
     MONOTONES,
@@ -20,7 +23,7 @@ from unroll_jax.energies.equilibrium.monotone import (
 from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv
 
 # arrays are float64 unless a test makes them float32
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = in_float64
 CASES = [("dense", name, 1.0, (2, 3)) for name in MONOTONES]
 CASES += [
     (kind, *case)
@@ -40,7 +43,8 @@ def test_step_and_energy_equal_loops():
         KINDS[kind][0](batch, activation=name, skip=skip)
         for kind, name, skip, batch in CASES
     ]
-    layers, inputs = [case[0] for case in made], [case[1:] for case in made]
+    layers = [case[0] for case in made]
+    inputs = [case[1:] for case in made]
     both = lambda layer, a: (layer.step(*a), layer.energy(*a))
     outputs = jax.jit(
         lambda inputs: [both(*pair) for pair in zip(layers, inputs, strict=True)]
@@ -53,11 +57,12 @@ def test_step_and_energy_equal_loops():
         assert stepped.shape == z.shape
         assert energy.shape == batch
         for place in itertools.product(*map(range, batch)):
-            vector, signal = np.ravel(z[place]), np.ravel(x[place])
+            vector = np.ravel(z[place])
+            signal = np.ravel(x[place])
             expected = reference.step(
                 vector, W, U, b, signal, activation=activation, skip=skip
             )
-            np.testing.assert_allclose(
+            assert_allclose(
                 np.ravel(stepped[place]),
                 expected,
                 rtol=1e-12,
@@ -65,17 +70,13 @@ def test_step_and_energy_equal_loops():
                 err_msg=str(case),
             )
             expected = reference.energy(vector, W, U, b, signal, activation=activation)
-            np.testing.assert_allclose(
-                energy[place], expected, rtol=1e-12, err_msg=str(case)
-            )
+            assert_allclose(energy[place], expected, rtol=1e-12, err_msg=str(case))
 
 
 def test_the_energy_is_convex_up_to_norm_1():
     layer, params, u, x = dense((500,))
-    v, size = (
-        10.0 * np.random.default_rng(5).normal(size=u.shape),
-        np.linalg.norm(params.W, 2),
-    )
+    v = 10.0 * gaussian(*u.shape, seed=5)
+    size = np.linalg.norm(params.W, 2)
 
     @jax.jit
     def chords(norm, v):
@@ -89,7 +90,7 @@ def test_the_energy_is_convex_up_to_norm_1():
     assert np.any(chords(1.5, v) > 1e-3)
 
 
-@pytest.mark.nightly
+@nightly
 @every_kind
 def test_initial_weights_contract(kind):
     init = KINDS[kind][0]()[0].init
@@ -130,13 +131,15 @@ def test_one_input_for_all_examples_broadcasts(
 
 
 def test_activations_are_monotone_1_lipschitz_with_antiderivative_and_conjugate():
-    t, grid = np.append(np.linspace(-8.0, 8.0, 4001), 0.0), np.linspace(-1.5, 1.5, 41)
+    t = np.append(np.linspace(-8.0, 8.0, 4001), 0.0)
+    grid = np.linspace(-1.5, 1.5, 41)
 
     @jax.jit
     def tables(t, grid):
         curves = {}
         for name, sigma in MONOTONES.items():
-            slope, integral = jax.grad(sigma.value), antiderivative(sigma)
+            slope = jax.grad(sigma.value)
+            integral = antiderivative(sigma)
             ends = sigma.value(jnp.array([-jnp.inf, jnp.inf]))
             curves[name] = {
                 "values": sigma.value(t), "integrals": sigma.integral(t), "at_0": sigma.integral(jnp.zeros(())),
@@ -148,21 +151,20 @@ def test_activations_are_monotone_1_lipschitz_with_antiderivative_and_conjugate(
             }  # fmt: skip
         return curves
 
-    for name, at in jax.tree.map(np.asarray, tables(t, grid)).items():
-        values, integrals = at["values"], at["integrals"]
+    for name, at in jax.device_get(tables(t, grid)).items():
+        values = at["values"]
+        integrals = at["integrals"]
         slopes = np.diff(values[:-1]) / np.diff(t[:-1])
         assert np.all((slopes >= 0.0) & (slopes <= 1.0 + 1e-9)), name
-        np.testing.assert_allclose(
-            values, reference.SIGMA[name](t), atol=1e-14, err_msg=name
-        )
-        np.testing.assert_allclose(
+        assert_allclose(values, reference.SIGMA[name](t), atol=1e-14, err_msg=name)
+        assert_allclose(
             integrals, reference.ANTIDERIVATIVE[name](t), atol=1e-13, err_msg=name
         )
         assert at["at_0"] == 0.0, name
-        np.testing.assert_array_equal(at["first"], values, err_msg=name)
-        np.testing.assert_array_equal(at["second"], at["slopes"], err_msg=name)
+        assert_array_equal(at["first"], values, err_msg=name)
+        assert_array_equal(at["second"], at["slopes"], err_msg=name)
         # Fenchel: s*(sigma(w)) = w sigma(w) - s(w), and s*(t) >= t w - s(w) for any t.
-        np.testing.assert_allclose(
+        assert_allclose(
             at["conjugate"], t * values - integrals, atol=1e-9, err_msg=name
         )
         assert np.all(
@@ -180,7 +182,7 @@ def test_a_users_own_activation_serves_a_layer():
     layer, params, z, x = dense((2,), activation=softplus)
     W, U, b = map(np.asarray, params)
     expected = np.logaddexp(0.0, np.asarray(z) @ W.T + np.asarray(x) @ U.T + b) @ W
-    np.testing.assert_allclose(jax.jit(layer.step)(params, z, x), expected, rtol=1e-12)
+    assert_allclose(jax.jit(layer.step)(params, z, x), expected, rtol=1e-12)
     assert resolve_monotone(softplus) is softplus
 
 

@@ -4,8 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.optimize import minimize
+from numpy.testing import assert_allclose
 
+from tests.energies.dust_reference import soft
+from tests.energies.opteq_layers import convolutional, dense
+from tests.marks import in_float64
+from tests.reference import gaussian
 from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq
 from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv
 from unroll_jax.energies.equilibrium.opteq_objective import (
@@ -23,7 +27,7 @@ from unroll_jax.energies.equilibrium.regularisers import (
 )
 
 # arrays are float64 unless a test makes them float32
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = in_float64
 
 
 def correlations(Z):
@@ -51,16 +55,14 @@ def test_every_regulariser_is_tested():
 def test_values_equal_their_definitions_and_smoothness_bounds_the_curvature(name):
     regulariser, expected = VALUES[name]
     rng = np.random.default_rng(0)
-    value, curvature = (
-        jax.jit(regulariser.value),
-        jax.jit(jax.hessian(lambda z: regulariser.value(z.reshape(6, 4)))),
-    )
+    value = jax.jit(regulariser.value)
+    curvature = jax.jit(jax.hessian(lambda z: regulariser.value(z.reshape(6, 4))))
     lowest = np.inf
     for size in (0.0, 0.1, 1.0, 3.0):
         z = size * rng.normal(size=(6, 4)) + (
             1e-9 if name == "decorrelation" and size == 0.0 else 0.0
         )
-        np.testing.assert_allclose(value(jnp.asarray(z)), expected(z), rtol=1e-12)
+        assert_allclose(value(jnp.asarray(z)), expected(z), rtol=1e-12)
         spectrum = np.linalg.eigvalsh(curvature(jnp.asarray(z).ravel()))
         lowest = min(lowest, spectrum[0])
         if regulariser.smoothness is not None:
@@ -70,71 +72,29 @@ def test_values_equal_their_definitions_and_smoothness_bounds_the_curvature(name
     assert (lowest >= -1e-12) == regulariser.convex
     if name == "decorrelation":  # features that are 0 in the whole batch do no harm
         z[:, 2] = 0.0
-        np.testing.assert_allclose(value(z), expected(z[:, [0, 1, 3]]), rtol=1e-12)
+        assert_allclose(value(z), expected(z[:, [0, 1, 3]]), rtol=1e-12)
         assert np.all(np.isfinite(jax.jit(jax.grad(regulariser.value))(z)))
 
 
-@pytest.mark.parametrize("name", ["half_square", "absolute"])
-def test_prox_is_the_numerical_minimiser(name):
-    (regulariser, value), points, step_sizes = (
-        VALUES[name],
-        np.random.default_rng(1).normal(size=(5, 2)),
-        (0.3, 2.0),
-    )
-    proxes = jax.jit(
-        lambda z: [
-            jax.vmap(lambda z, s=s: regulariser.prox(z, s))(z) for s in step_sizes
-        ]
-    )(points)
-    for step_size, prox in zip(step_sizes, proxes, strict=True):
-        for z, actual in zip(points, prox, strict=True):
-
-            def objective(u, z=z):
-                return value(u) + np.sum((u - z) ** 2) / (2.0 * step_size)  # noqa: B023
-
-            best = minimize(
-                objective,
-                z,
-                method="Nelder-Mead",
-                options={"xatol": 1e-11, "fatol": 1e-15},
-            )
-            np.testing.assert_allclose(
-                actual, best.x, atol=1e-6, err_msg=str(step_size)
-            )
-
-
-def system(kind, batch):
-    layer, event, widths = (
-        (opteq(4, 6, 3), (4,), (4, 6))
-        if kind == "dense"
-        else (opteq_conv(2, 3, 3), (3, 4, 2), (2, 3))
-    )
-    rng = np.random.default_rng(2)
-    if kind == "dense":
-        W, U = rng.normal(size=(6, 4)), rng.normal(size=(6, 3))
-        W *= 0.9 / np.linalg.norm(W, 2)
-    else:
-        W, U = 0.1 * rng.normal(size=(3, 3, *widths)), rng.normal(size=(3, 3, 3, 3))
-    params = OptEqParams(
-        W, U, 0.3 * rng.normal(size=W.shape[0 if kind == "dense" else -1])
-    )
-    return (
-        layer,
-        params,
-        rng.normal(size=(*batch, *event)),
-        rng.normal(size=(*batch, *event[:-1], 3)),
-        event,
-    )
+def test_proxes_are_their_formulas():
+    z = jnp.asarray(gaussian(5, 2, seed=1))
+    for s in (0.3, 2.0):
+        shrunk, cut = (
+            VALUES[name][0].prox(z, s) for name in ("half_square", "absolute")
+        )
+        assert_allclose(shrunk, z / (1.0 + 0.7 * s), rtol=1e-12)
+        assert_allclose(cut, soft(z, 0.7 * s), rtol=1e-12)
 
 
 @pytest.mark.parametrize(("kind", "batch"), [("dense", ()), ("conv", (2, 3))])
 def test_an_appended_layer_is_a_prox_or_gradient_step(kind, batch):
-    layer, params, z, x, event = system(kind, batch)
+    layer, params, z, x = {"dense": dense, "conv": convolutional}[kind](batch)
     coupled = regularised(layer, decorrelation(), step_size=0.4, form="gradient")
 
     @jax.jit
     def pairs(params, z, x):
-        plain, results = layer.step(params, z, x), {}
+        plain = layer.step(params, z, x)
+        results = {}
         for name in ("half_square", "absolute"):
             wrapped = regularised(layer, VALUES[name][0], step_size=0.4)
             results[f"prox {name}"] = (
@@ -152,23 +112,19 @@ def test_an_appended_layer_is_a_prox_or_gradient_step(kind, batch):
                 plain - 0.4 * jnp.stack(slopes).reshape(plain.shape),
             )
         slope = jax.grad(
-            lambda z: decorrelation().value(
-                z.reshape(max(1, z.size // int(np.prod(event))), -1)
-            )
+            lambda z: decorrelation().value(z.reshape(int(np.prod(batch)), -1))
         )(plain)
         return results | {
             "decorrelation": (coupled.step(params, z, x), plain - 0.4 * slope)
         }
 
     for name, (actual, expected) in pairs(params, z, x).items():
-        np.testing.assert_allclose(
-            actual, expected, rtol=1e-12, atol=1e-15, err_msg=name
-        )
+        assert_allclose(actual, expected, rtol=1e-12, atol=1e-15, err_msg=name)
     assert jax.eval_shape(coupled.energy, params, z, x).shape == batch
 
 
 def test_a_regularised_step_raises_only_nonconvex_residuals():
-    layer, params, z, x, _ = system("dense", (100,))
+    layer, params, z, x = dense((100,))
     convex = [
         regularised(layer, half_square(), step_size=1.9, form=form)
         for form in ("prox", "gradient")
@@ -209,15 +165,13 @@ def test_the_objective_of_a_convolution_is_that_of_its_matrix():
     @jax.jit
     def objectives(params, z):
         as_matrix = params._replace(W=params.W[1, 1].T)
-        images, pixels = (
-            opteq_objective(params, z, skip=0.5),
-            opteq_objective(as_matrix, z[:, 0, 0], skip=0.5),
-        )
+        images = opteq_objective(params, z, skip=0.5)
+        pixels = opteq_objective(as_matrix, z[:, 0, 0], skip=0.5)
         return images, pixels, deep_opteq_objective((params, params), (z, z), skip=0.5)
 
     images, pixels, deep = map(np.asarray, objectives(params, z))
-    np.testing.assert_allclose(images, pixels, rtol=1e-12)
-    np.testing.assert_allclose(deep, 2.0 * images, rtol=1e-12)
+    assert_allclose(images, pixels, rtol=1e-12)
+    assert_allclose(deep, 2.0 * images, rtol=1e-12)
     assert jax.eval_shape(
         deep_opteq([opteq_conv(2, 3)]).energy, (params,), z
     ).shape == (5,)

@@ -7,12 +7,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
+from tests.energies.comparing import assert_derivative
+from tests.marks import in_float64
+from tests.reference import gaussian
 from unroll_jax import energies
 from unroll_jax.energies.proximal.activations import ACTIVATIONS
 
-Z, STEP = np.random.default_rng(0).normal(size=(3, 4)) * 2.0, 1.3
+Z = gaussian(3, 4) * 2.0
+STEP = 1.3
 
 
 def shortened(z, s, t):
@@ -57,11 +62,12 @@ OPERATORS = {
     ),
 }
 every_operator = pytest.mark.parametrize("name", OPERATORS)
-in_float64 = pytest.mark.usefixtures("x64")
+in_float64 = in_float64
 
 
 def both_uses(name):
-    make, numbers = uj.PROXIMALS[name], OPERATORS[name][0]
+    make = uj.PROXIMALS[name]
+    numbers = OPERATORS[name][0]
     return lambda z, s, *given: make(*given).prox(z, s), lambda z, s, *_: make(
         *numbers
     ).prox(z, s)
@@ -73,55 +79,30 @@ def test_every_operator_is_tested():
 
 @in_float64
 @every_operator
-def test_a_prox_solves_its_problem_with_gradients_of_its_formula(name):
-    """With fixed and traced numbers; gradients in state, step and numbers. Z has no
-    entry within 1e-3 of a kink."""
+def test_a_prox_solves_its_problem_and_differentiates(name):
+    """With fixed and traced numbers; in state, step and numbers. Z has no entry within
+    1e-3 of a kink."""
     numbers, reference, penalty, constraints = OPERATORS[name]
     u = cp.Variable(Z.shape)
     objective = STEP * penalty(u, *numbers) + cp.sum_squares(u - Z) / 2
-    cp.Problem(cp.Minimize(objective), constraints(u, *numbers)).solve(
-        solver=cp.CLARABEL
-    )
-    weights, width, point = (
-        np.cos(np.arange(12.0)).reshape(3, 4),
-        1e-6,
-        (Z, STEP, *numbers),
-    )
-    moved = np.random.default_rng(1).normal(size=Z.shape)
-
-    @jax.jit
-    def measure(*point):
-        results = []
-        for use in both_uses(name):
-            near, pull = jax.vjp(use, *point)
-            results.append((near, pull(weights)))
-        return results
-
-    for use, (near, slopes) in enumerate(measure(*point)):
-        np.testing.assert_allclose(near, reference(*point), rtol=1e-13, atol=1e-14)
-        np.testing.assert_allclose(near, u.value, atol=1e-4)
-        for place, slope in enumerate(slopes[: 2 if use else None]):
-            way = moved if place == 0 else 1.0
-            ends = [
-                np.sum(
-                    weights
-                    * reference(
-                        *point[:place], point[place] + h * way, *point[place + 1 :]
-                    )
-                )
-                for h in (width, -width)
-            ]
-            expected = (ends[0] - ends[1]) / (2 * width)
-            np.testing.assert_allclose(
-                np.sum(slope * way), expected, rtol=1e-6, atol=1e-8, err_msg=str(place)
-            )
+    problem = cp.Problem(cp.Minimize(objective), constraints(u, *numbers))
+    problem.solve(solver=cp.CLARABEL)
+    weights = np.cos(np.arange(12.0)).reshape(3, 4)
+    point = jax.tree.map(np.asarray, (Z, STEP, *numbers))
+    for use in both_uses(name):
+        near = jax.jit(use)(*point)
+        assert_allclose(near, reference(*point), rtol=1e-13, atol=1e-14)
+        assert_allclose(near, u.value, atol=1e-4)
+        value = lambda point: jnp.sum(weights * use(*point))  # noqa: B023
+        assert_derivative(value, point, rtol=1e-6, atol=1e-8)
 
 
 @in_float64
 @every_operator
 def test_penalties_of_traced_numbers_are_those_of_fixed_ones(name):
     numbers, reference, penalty, _ = OPERATORS[name]
-    make, inside = uj.PROXIMALS[name], jnp.asarray(reference(Z, STEP, *numbers))
+    make = uj.PROXIMALS[name]
+    inside = jnp.asarray(reference(Z, STEP, *numbers))
     measure = jax.value_and_grad(lambda z, *given: make(*given).penalty(z))
 
     @jax.jit
@@ -135,9 +116,9 @@ def test_penalties_of_traced_numbers_are_those_of_fixed_ones(name):
 
     traced, fixed, stacked, outside = all_of(inside, *numbers)
     exact = getattr(penalty(cp.Constant(np.asarray(inside)), *numbers), "value", 0.0)
-    np.testing.assert_allclose(traced[0], exact, rtol=1e-12)
+    assert_allclose(traced[0], exact, rtol=1e-12)
     chex.assert_trees_all_close(traced, fixed, rtol=1e-13)
-    np.testing.assert_allclose(stacked, [exact] * 2, rtol=1e-12)
+    assert_allclose(stacked, [exact] * 2, rtol=1e-12)
     assert np.isinf(outside) or name not in (
         "relu",
         "nonnegative_soft_threshold",
@@ -154,25 +135,25 @@ def test_numbers_may_be_arrays(name):
     _, reference, penalty, _ = OPERATORS[name]
     rows = np.array([[0.1], [0.5], [0.0]])
     numbers = (rows, 2.0 * rows) if name == "elastic_net" else (rows,)
-    prox, make = both_uses(name)[0], uj.PROXIMALS[name]
+    prox = both_uses(name)[0]
+    make = uj.PROXIMALS[name]
     near, whole = jax.jit(
         lambda z, *given: (prox(z, STEP, *given), make(*numbers).penalty(z))
     )(Z, *numbers)
-    np.testing.assert_allclose(
-        near, reference(Z, STEP, *numbers), rtol=1e-13, atol=1e-14
-    )
+    assert_allclose(near, reference(Z, STEP, *numbers), rtol=1e-13, atol=1e-14)
     if name != "nonnegative_soft_threshold":
         rows_apart = [
             penalty(cp.Constant(Z[i : i + 1]), *(one[i, 0] for one in numbers)).value
             for i in range(3)
         ]
-        np.testing.assert_allclose(whole, sum(rows_apart), rtol=1e-13)
+        assert_allclose(whole, sum(rows_apart), rtol=1e-13)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_bounds_of_a_box_may_be_arrays(dtype):
     """One of each column, of each row, and of one side only, known and traced."""
-    columns, rows = np.array([-0.3, -1.0, 0.1, 0.0]), np.array([[0.0], [-1.0], [0.2]])
+    columns = np.array([-0.3, -1.0, 0.1, 0.0])
+    rows = np.array([[0.0], [-1.0], [0.2]])
     z = jnp.asarray(np.stack([Z, 0.0 * Z]), dtype)
 
     def measure(z, lower, upper):
@@ -181,20 +162,22 @@ def test_bounds_of_a_box_may_be_arrays(dtype):
         return near, phi.penalty(near), phi.penalty(z)
 
     for lower, upper in ((columns, columns + 0.5), (rows, 3.0), (-3.0, rows + 1.0)):
-        ways = jax.jit(
-            lambda z, *ends, known=(lower, upper): [
+
+        @jax.jit
+        def ways(z, *ends, known=(lower, upper)):
+            return [
                 measure(z, *known),
                 measure(z, *ends),
             ]
-        )
+
         for near, inside, outside in ways(z, lower, upper):
             assert near.dtype == dtype
             expected = np.clip(np.asarray(z, float), lower, upper)
             atol = 1e-2 if dtype == "bfloat16" else 1e-6
-            np.testing.assert_allclose(np.asarray(near, float), expected, atol=atol)
-            np.testing.assert_array_equal(inside, [0.0, 0.0])
+            assert_allclose(np.asarray(near, float), expected, atol=atol)
+            assert_array_equal(inside, [0.0, 0.0])
             clipped = np.any(expected != np.asarray(z, float), axis=(-2, -1))
-            np.testing.assert_array_equal(outside, np.where(clipped, np.inf, 0.0))
+            assert_array_equal(outside, np.where(clipped, np.inf, 0.0))
     missing = jnp.full((3, 4), jnp.nan)
     assert np.isnan(energies.box(columns, columns + 1.0).penalty(missing))
 
