@@ -102,15 +102,6 @@ def _edit(path):
     path.write_bytes(path.read_bytes().replace(b"1.5", b"2.5"))
 
 
-@pytest.mark.usefixtures("saved")
-def test_arrays_of_another_step_are_not_read(tmp_path):
-    saved, log = tmp_path / "checkpoints", []
-    shutil.rmtree(saved / "50" / "state")
-    shutil.copytree(saved / "20" / "state", saved / "50" / "state")
-    assert _newest(tmp_path, log)[0] == 40
-    assert "do not match their checksum" in log[0]
-
-
 DAMAGE = [
     _truncate,
     _edit,
