@@ -107,7 +107,6 @@ def test_tensors_that_do_not_fit_are_named_at_once(write_folder, changes, words)
     ("config", "words"),
     [
         ({"model_type": "gpt2"}, ["model_type='gpt2'", "bert, distilbert, roberta"]),
-        ({"position_embedding_type": "relative_key"}, ["'relative_key'", "'absolute'"]),
         (
             {"position_embedding_type": "relative_key"},
             ["position_embedding_type='relative_key'", "'absolute'"],
