@@ -414,6 +414,8 @@ def test_wrapped_layers_are_certified_by_what_their_steps_do(name):
         assert_allclose(certificate.energy, energies, rtol=1e-5, atol=1e-5)
         rose = energies[1] > energies[0] + 1e-4 * np.abs(energies[0])
         assert np.all(certificate.outcome[0][rose] == Outcome.ROSE)
+        fell = energies[1] < energies[0] - 1e-4 * np.abs(energies[0])
+        assert not np.any(certificate.outcome[0][fell] == Outcome.ROSE)
         assert not (number == 2 and rose.any())
         assert np.isfinite(certificate.slope).all()
 

@@ -57,6 +57,16 @@ def two_pages(path):
     page.save(path, save_all=True, append_images=[page])
 
 
+def two_sizes(path):
+    content = b""
+    for side in (160, 80):
+        part = path.with_suffix(".ts")
+        write_video(part, 25, codec="mpeg2video", side=side)
+        content += part.read_bytes()
+        part.unlink()
+    path.write_bytes(content)
+
+
 def tar(name="clip/002.png", kind=tarfile.REGTYPE, end=None):
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
@@ -122,6 +132,12 @@ BAD = [
     ("video", CLIPS | {"Train/Train001/003.tif": two_pages}, "holds 2 pictures"),
     (
         "video",
+        CLIPS | {"Train/Train001/020.png": picture(0, (60, 80))},
+        "Train001/020.png' cannot be read",
+    ),
+    ("video", VIDEOS | {"d.avi": two_sizes}, "is not of the size (160, 160)"),
+    (
+        "video",
         {"train/a.heic": "x", "b": "x"},
         "no pictures or videos that can be read, but 2 file(s)",
     ),
@@ -157,6 +173,11 @@ BAD = [
     ),
     (
         "cifar10",
+        CIFAR | {"data_batch_3.bin": b"\x0a" + CATS[1:]},
+        "data_batch_3.bin is not of 20 records",
+    ),
+    (
+        "cifar10",
         {"train.bin": bytes(3074), "test.bin": b""},
         "holds no data_batch_1.bin; give cifar-10-binary",
     ),
@@ -170,6 +191,11 @@ BAD = [
         "image_folder",
         IMAGES | {"train/1.png": picture()},
         "'train/1.png' is not in the folder of a class",
+    ),
+    (
+        "image_folder",
+        IMAGES | {"test/cat/a.png": np.uint16(picture()[..., 0])},
+        "'test/cat/a.png' ... 8 bits",
     ),
     (
         "image_folder",

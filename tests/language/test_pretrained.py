@@ -64,6 +64,10 @@ def test_what_is_not_trained_has_the_dtype_of_layers(given):
     assert all(deleted), "the state has their memory"
     original = load_decoder(str(folder), dtype=np.dtype("bfloat16"), log=quiet).params
     chex.assert_trees_all_equal(state.params["decoder"], original)
+    train = task.inner.data.packed.whole("train")
+    used = np.float64(original["embedding"])[train.tokens[train.segments > 0]]
+    # the unit of noise
+    assert task.inner.data.embedding_std == pytest.approx(used.std(), rel=1e-2)
     changes = jax.tree.leaves(state.params["changes"])
     assert {leaf.dtype for leaf in changes} == {np.dtype("float32")}
 

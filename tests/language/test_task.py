@@ -60,11 +60,17 @@ def measured(started):
     return run(params, rows)
 
 
-def test_evaluation_figures_are_those_of_every_text_alone(started, alone, tmp_path):
+def test_evaluation_figures_are_those_of_every_text_alone(
+    started, alone, measured, tmp_path
+):
+    """And the losses of training, of rows of several texts."""
     task, params, _ = started
     text_losses, words = alone
     every = np.concatenate(text_losses, axis=1)
     mean = every.mean(axis=1)
+    sums, counts = measured
+    assert task.inner.data.packed.whole("test").segments.max() > 1
+    np.testing.assert_allclose(sums.sum(axis=0) / counts.sum(), mean, rtol=2e-5)
     plan = make_plan(task)
     opt_state = init_state(task, plan, 0).opt_state
     figures = evaluate(task, plan, params, opt_state, tmp_path)

@@ -20,6 +20,8 @@ from unroll_jax.train.report.tables import (
     comparison,
     constraints,
     differences,
+    disturbed,
+    layers,
     make_tables,
     scores,
 )
@@ -170,6 +172,23 @@ def test_aggregates_over_seeds_equal_numpy(make_run):
     (table,) = make_tables(comparison, [setting])
     low, high = stats.ttest_1samp(gaps[:, 2], 0.0).confidence_interval(0.95)
     assert f"[{low:+.1f}, {high:+.1f}]" in table.rows[0][-1]
+    # plain runs of seeds 0 and 2, constrained ones of 1 and 2
+    (unlike,) = grouped([folders[place] for place in (0, 4, 3, 5)])
+    paired = differences(unlike, *unlike.pairs()[0])
+    np.testing.assert_allclose(paired, gaps[2:])
+
+
+def test_layers_and_disturbances_have_tables(make_run):
+    others = {"lost_layer_rmse": {"1": 20.0, "2": 30.0}, "disturbed_rmse": {"b": 9.5}}
+    losses = [4.7, 3.0, 2.0, 0.7]
+    shares = {"layer_losses": losses, "descend_share": [0.25, 0.5, 1.0]}
+    (setting,) = grouped([make_run("plain", evaluation=others | shares)])
+    (table,) = make_tables(layers, [setting])
+    cells = [dict(zip(table.header, row, strict=True)) for row in table.rows]
+    assert [row["loss"] for row in cells] == [f"{loss:.3f}" for loss in losses]
+    assert [row["descends %"] for row in cells] == ["-", "25.0", "50.0", "100.0"]
+    (table,) = make_tables(disturbed, [setting])
+    assert [row[-1] for row in table.rows] == ["25", "30", "9.5"]
 
 
 @pytest.mark.parametrize(("score", "best"), [(14.0, "constrained"), (21.0, "plain")])

@@ -46,6 +46,9 @@ def test_damage_is_named(make_run, name, content):
     [
         ({"evaluation": {"experiment": "text-ut"}}, "differ in experiment"),
         ({"evaluation": {"test_gammas": [0.0, 0.15]}}, "differ in test_gammas"),
+        ({"evaluation": {"num_sequences": 12}}, "differ in num_sequences"),
+        ({"evaluation": {"noise": "variance"}}, "differ in noise"),
+        ({"config": {"data": {"source": "frames", "root": "/a/ped2.tar"}}}, "frames"),
     ],
 )
 def test_runs_that_cannot_be_compared_are_named(make_run, overrides, words):

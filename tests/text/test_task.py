@@ -7,7 +7,7 @@ import pytest
 from scipy.special import log_softmax
 
 from tests.data.pretrained.conftest import WORDS
-from unroll_jax.train.core.evaluate import NOISE_SEED, read
+from unroll_jax.train.core.evaluate import NOISE_SEED, read, validate
 from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import init_state, jit_step
 from unroll_jax.train.core.task import Trial
@@ -145,3 +145,11 @@ def test_the_types_of_the_tokens_of_pairs_reach_the_encoder(
     logs = log_softmax(np.asarray(logits, np.float64), axis=-1)
     expected = -np.sum(np.exp(logs) * logs, axis=-1)
     np.testing.assert_allclose(entropies, expected, rtol=1e-4)
+
+
+def test_validation_is_at_the_noise_of_training(built):
+    task, params = built("text-ut")
+    plan = make_plan(task)
+    row, _ = validate(task, plan, params, init_state(task, plan, 0).opt_state, 0)
+    losses = read(task, params, "validation", Trial(0.6))["losses"].mean(axis=0)
+    np.testing.assert_allclose(row["layer_losses"], losses, rtol=1e-5)

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -18,9 +19,10 @@ from unroll_jax.train import load
 from unroll_jax.train.config.options import options
 from unroll_jax.train.config.run import RunConfig
 from unroll_jax.train.core.evaluate import evaluate_run
+from unroll_jax.train.core.evaluate import read as read_split
 from unroll_jax.train.core.metrics import read_metrics
 from unroll_jax.train.core.plan import make_plan
-from unroll_jax.train.core.task import Plan, Task
+from unroll_jax.train.core.task import Plan, Task, Trial
 from unroll_jax.train.exporting import export
 from unroll_jax.train.main import fit
 from unroll_jax.train.sharding import make_mesh
@@ -192,6 +194,17 @@ def test_functions_of_ones_own_stay_where_options_change(tmp_path):
         assert all(row["mine"] == 1 for row in validations)
         expected = 7.0 * np.mean((VALIDATION["noisy"] - VALIDATION["clean"]) ** 2)
         assert validations[0]["layer_losses"][0] == pytest.approx(expected, rel=1e-5)
+
+
+def test_rows_that_fill_the_last_batch_do_not_count():
+    """Batches of eight, of eleven rows of another byte order; losses see their size."""
+    few = {name: array[:11].astype(">f4") for name, array in VALIDATION.items()}
+    losses = lambda params, batch: len(batch["clean"]) * layer_losses(params, batch)
+    task = linear(losses=losses, test=few)
+    params = task.init(jax.random.key(0))
+    found = read_split(task, params, "test", Trial())["losses"]
+    expected = 8 * layer_losses(params, VALIDATION)[:11]
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
 def test_figures_that_are_no_json_are_named_before_training(tmp_path):

@@ -139,13 +139,22 @@ FEASIBLE, LATE, EARLY = (
 )
 
 
-@pytest.mark.parametrize("resilience", [None, 2.0])
-def test_what_is_not_feasible_ranks_last(changed, resilience):
+@pytest.mark.parametrize(
+    ("resilience", "form"),
+    [
+        (None, "difference"),
+        (2.0, "difference"),
+        (None, "ratio_of_means"),
+        (None, "log_ratio_of_means"),
+    ],
+)
+def test_what_is_not_feasible_ranks_last(changed, resilience, form):
     """By its worst excess, or by its loss with the cost of slack."""
     options = {
         "constraints.alpha": (0.5,),
         "constraints.reference": 1.0,
         "constraints.resilience": resilience,
+        "constraints.form": form,
     }
     _, plan = planned(changed(**options))
     state = plan.optimizer.init(jnp.zeros(2))

@@ -79,6 +79,10 @@ def test_rmse_is_that_of_all_pixels_on_the_byte_scale(evaluated, clips):
         assert evaluation["rmse"][str(gamma)] == pytest.approx(
             255 * np.sqrt(np.mean((output - clean) ** 2)), rel=1e-5
         )
+        if gamma == 0.15:
+            ends = [0.5 * np.sum((y - clean) ** 2, -1).mean() for y in (noisy, output)]
+            layers = np.array(evaluation["layer_losses"])
+            np.testing.assert_allclose(layers[[0, -1]], ends, rtol=1e-5)
         noisy_rmse = 255 * np.sqrt(np.mean((noisy - clean) ** 2))
         assert evaluation["noisy_rmse"][str(gamma)] == pytest.approx(
             noisy_rmse, rel=1e-5, abs=1e-9

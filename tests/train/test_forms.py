@@ -211,3 +211,5 @@ def test_a_bound_on_the_last_loss_ranks_by_early_losses(changed):
     state = plan.optimizer.init(jnp.zeros(2))
     row, score = judge(plan, samples, state)  # warnings are errors
     assert row["minimised"] == -score == pytest.approx(0.3 * 0.6)
+    assert changed(**turned).judge(row).metric == row["minimised"]
+    assert changed().judge(row).metric == row["layer_losses"][-1]

@@ -88,9 +88,14 @@ def vocabulary_fills_memory(contents):
     contents["model"]["vocab"]["never"] = 2**31
 
 
+def special_beyond(contents):
+    contents["post_processor"]["special_tokens"]["[SEP]"]["ids"] = [99]
+
+
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
+        (special_beyond, ["'[SEP]' has number 99, config.json has a vocabulary of 20"]),
         (vocabulary_fills_memory, ["tokenizer.json", "2147483648"]),
         (
             no_unknown,
