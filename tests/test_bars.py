@@ -18,9 +18,9 @@ ROOT = Path(__file__).resolve().parents[1]
 MAX_NODES = {
     "unroll_jax": 113_800,
     "train": 122_800,
-    "benchmarks": 38_910,
+    "benchmarks": 38_890,
     "papers": 31_810,
-    "tests": 330_600,
+    "tests": 298_400,
 }
 # One thought a line: more nodes in a line of code than this are dense to read.
 MAX_NODES_PER_LINE = {
@@ -30,14 +30,13 @@ MAX_NODES_PER_LINE = {
     "papers": 9.5,
     "tests": 10.5,
 }
-MAX_LINES = {"docs": 4_960, "CHANGELOG.md": 150}
+MAX_LINES = {"docs": 4_860, "CHANGELOG.md": 150}
 MAX_FILE = 450  # lines
 MAX_BODY = 60  # lines of code of a function
 MAX_PAGE = 150
 # Files and functions that were longer when these bars were set, in places that are to
 # be rewritten. The list only shrinks.
 LONG_TODAY = {
-    "train/predict.py: command",
     # makers of tasks, whose functions close over the options and the data
     "train/tasks/certified/task.py: make",
     "train/tasks/image_sets/task.py: make",
@@ -47,14 +46,6 @@ LONG_TODAY = {
     "train/tasks/sparse_coding/task.py: make",
     "train/tasks/text/task.py: make",
     "train/tasks/video/task.py: make",
-    "train/report/__init__.py",
-    "tests/data/test_errors.py",
-    "tests/energies/test_layer_norm.py: "
-    "test_energy_and_step_equal_the_reference_and_flax",
-    "tests/models/test_every_model.py: "
-    "test_outputs_gradients_records_and_perturbations_equal_the_reference",
-    "tests/test_gradients_conformance.py: "
-    "test_steps_and_gradients_are_those_of_present_tokens",
 }
 MIN_FILE_OF_TRAIN = 40
 MAX_FILES_OF_TRAIN = 100

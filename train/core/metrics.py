@@ -172,13 +172,16 @@ def open_tracker(
     if name == "tensorboard":
         from tensorboardX import SummaryWriter  # pyright: ignore
 
-        # TensorBoard forgets the rows that a run writes again after a kill.
+        # TensorBoard forgets the rows that a run writes again after a kill. Two files
+        # of one second would have one name.
         with SummaryWriter(
-            str(folder / "tensorboard"), purge_step=after_step + 1
+            str(folder / "tensorboard"),
+            purge_step=after_step + 1,
+            filename_suffix=str(after_step),
         ) as writer:
             yield _Tracked(
                 lambda row, step: [
-                    writer.add_scalar(tag, value, step) for tag, value in row.items()
+                    writer.add_scalar(*scalar, step) for scalar in row.items()
                 ]
             )
         return
