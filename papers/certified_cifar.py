@@ -60,9 +60,9 @@ class Images(NamedTuple):
 class CifarConfig:
     """Certify CIFAR-10: train a network, and print its certified accuracy."""
 
-    offset: NonNegative = 0.6
+    offset: NonNegative = 1.0
     """Offset of the margin loss, in units of a radius times sqrt(2)."""
-    temperature: Positive = 0.2
+    temperature: Positive = 0.3
     """Temperature of the margin loss, in the same units."""
     rate: Positive = 1e-2
     """Largest learning rate of a one-cycle schedule of Adam."""
