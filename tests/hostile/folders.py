@@ -64,7 +64,7 @@ CONFIGS = {
     ],
     "'experiment'": [lambda row: row.pop("experiment"), {"experiment": ["video-ut"]}],
     "'found'": [{"found": "x"}, lambda row: row.pop("found")],
-    "steps is missing": [lambda row: row.pop("steps")],
+    "steps was None": [lambda row: row.pop("steps")],
     "model must be an object": [{"model": None}],
     "steps": [{"steps": value} for value in (6.5, True, None, "6", -4)],
     "test_gammas": [{"test_gammas": 0.5}, {"test_gammas": ["a"]}],

@@ -367,7 +367,8 @@ def test_the_program_does_not_grow_with_depth(name):
             return jnp.sum(model.apply(params, case.draw()))  # noqa: B023
 
         sizes.append(str(jax.make_jaxpr(jax.grad(loss))(params)).count(" = "))
-    assert sizes[0] == sizes[1]
+    # written-out layers have barriers, a loop has none
+    assert sizes[1] <= sizes[0]
 
 
 KINDS = ("int8", "uint8", "int16", "uint16")
