@@ -181,7 +181,7 @@ def open_tracker(
         ) as writer:
             yield _Tracked(
                 lambda row, step: [
-                    writer.add_scalar(*scalar, step) for scalar in row.items()
+                    writer.add_scalar(tag, value, step) for tag, value in row.items()
                 ]
             )
         return
@@ -190,7 +190,7 @@ def open_tracker(
     with wandb.init(
         project=f"unroll_jax-{experiment}",
         name=folder.name,
-        id=_wandb_id(folder / "wandb" / "id"),
+        id=_wandb_id(folder / "wandb/id"),
         resume="allow",
         dir=str(folder),
         config=to_json(config),
