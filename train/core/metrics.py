@@ -143,7 +143,8 @@ class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The rows of a metrics.jsonl; a last line cut short by a kill is left out."""
-    rows, mend = [], "restore it, or move it away: a run goes on without it"
+    rows = []
+    mend = "restore it, or move it away: a run goes on without it"
     if not path.exists():
         return rows
     with open_regular(path, where=str(path), mend=mend) as file:
