@@ -327,7 +327,8 @@ def experiment_named(command: str, arguments: list[str]) -> str | None:
 def with_file(file: str, usual: RunConfig) -> RunConfig:
     """The configuration with the options of a TOML file, or all those of the
     config.json of a run but its place."""
-    path, source = expanded(file, "--config"), f"--config {file}"
+    path = expanded(file, "--config")
+    source = f"--config {file}"
     if path.suffix == ".toml":
         try:
             content = read_regular(path, where=source, mend=WAY_OUT)

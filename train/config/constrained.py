@@ -301,7 +301,8 @@ class ConstrainedConfig(RunConfig):
 def check_depth(config: ConstrainedConfig, num_layers: int) -> None:
     """Checks the options that have a value for each layer or constraint against the
     number of layers."""
-    constraints, dual = config.constraints, config.dual
+    constraints = config.constraints
+    dual = config.dual
     early = config.supervises or constraints.last is not None
     if num_layers == 1 and early:
         allowed = "another for one layer, which has none before it"
@@ -364,7 +365,8 @@ def _check_weights(config: ConstrainedConfig) -> None:
 
 def _check_enforced(config: ConstrainedConfig) -> None:
     """Checks that constraints count, and that multipliers settle."""
-    constraints, dual = config.constraints, config.dual
+    constraints = config.constraints
+    dual = config.dual
     if constraints.warmup(config.steps) >= config.steps:
         allowed = (
             f"below {option_text('steps', config.steps)}, or constraints never count;"

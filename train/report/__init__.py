@@ -19,7 +19,7 @@ from ..system.terminal import Table, as_text
 from . import figures, tables, words
 from .groups import by_config, group
 from .page import SUMMARY, Picture, Report, write_files
-from .records import METHODS, ReportSpec, Run, read_runs
+from .records import METHODS, ReportSpec, Run, errors_of, read_runs
 
 # The sections on runs whose layers have losses: figures by name, and tables.
 SECTIONS: dict[str, Sequence[str | tables.Maker]] = {
@@ -89,6 +89,7 @@ def make_report(
     return layered_report(runs) if runs[0].layered else _other_report(runs)
 
 
+@errors_of("evaluation.json of a run")
 def layered_report(runs: Sequence[Run]) -> Report:
     """Returns the report on runs of a task whose layers have losses."""
     settings = group(runs)

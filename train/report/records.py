@@ -1,7 +1,8 @@
 """Evaluated runs as reports read them: checked and comparable with each other; what
 a report shows of each task."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -254,14 +255,9 @@ class Run:
     def by_layer(self, kind: str, name: str) -> Array:
         """A column of the rows of a kind, of shape (rows, L + 1)."""
         rows = self.rows(kind)
-        try:
+        with errors_of(self.folder / "metrics.jsonl", "train the run again"):
             values = floats([row[name] for row in rows])
             return values.reshape(len(rows), self.evaluation["num_layers"] + 1)
-        except (KeyError, TypeError, ValueError) as error:
-            path = self.folder / "metrics.jsonl"
-            raise UserError(
-                f"{path} is damaged ({one_line(error)}); train the run again"
-            ) from None
 
     def floors(self) -> dict[str, Array]:
         """Scores that need no network at each of `gammas`, by name, the input's
@@ -295,7 +291,8 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
             raise UserError(f"run folder {folder} is given twice; give each run once")
         places.add(folder.resolve())
     runs = [_read(folder) for folder in folders]
-    first, tested = runs[0], _tested(runs[0])
+    first = runs[0]
+    tested = _tested(first)
     for run in runs:
         for name, value in _tested(run).items():
             if tested.get(name) != value:
@@ -304,6 +301,15 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
                     f" {run.folder} has {value}; report them separately"
                 )
     return runs
+
+
+@contextlib.contextmanager
+def errors_of(path: Path | str, mend: str = RESTORE) -> Iterator[None]:
+    """Raises a UserError that names the file if its values have another form."""
+    try:
+        yield
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        raise UserError(f"{path} is damaged ({one_line(error)}); {mend}") from None
 
 
 def floats(values: Any) -> Array:
@@ -332,21 +338,21 @@ def _read(folder: Path) -> Run:
     spec = REPORTS.get(str(config.get("task")), OWN_REPORT)
     layered = spec.layered and (spec is not OWN_REPORT or evaluation.keys() >= LAYERED)
     run = Run(folder, config, status, evaluation, metrics, spec, layered)
-    try:
+    with errors_of(path):
         if layered:
             _check_layers(run)
-    except (TypeError, ValueError, LookupError, AttributeError) as error:
-        raise UserError(f"{path} is damaged ({one_line(error)}); {RESTORE}") from None
     return run
 
 
 def _check_layers(run: Run) -> None:
     """Raises an error unless the evaluation has the figures of every layer."""
-    evaluation, spec = run.evaluation, run.spec
+    evaluation = run.evaluation
+    spec = run.spec
     METHODS[evaluation["method"]]  # missing ones are a KeyError
     for key in ("experiment", "seed", "feasible", "tolerance", "test_gammas"):
         evaluation[key]
-    layers, gammas = evaluation["num_layers"], len(run.gammas)
+    layers = evaluation["num_layers"]
+    gammas = len(run.gammas)
     sizes: dict[str, int] = dict.fromkeys(PER_LAYER, layers + 1)
     sizes |= {"descend_share": layers, spec.metric: gammas}
     sizes[spec.baseline or spec.metric] = gammas
@@ -362,7 +368,8 @@ def _check_layers(run: Run) -> None:
 def _tested(run: Run) -> dict[str, Any]:
     """Returns what runs of one report share, by its name: kind, data, test and
     noise."""
-    config, evaluation = flat(run.config), run.evaluation
+    config = flat(run.config)
+    evaluation = run.evaluation
     judged = run.layered or not run.spec.layered
     tested = {"kind of experiment": run.spec.title if judged else config.get("task")}
     names = ["data.source", "data.reduction", "class_names", run.spec.tested]

@@ -106,7 +106,8 @@ class ClassGaussians(NamedTuple):
         """The posterior means of images (n, pixels) under noise of a variance."""
         likelihoods, estimates = [], []
         for share, mean, axes, variances in zip(*self, strict=True):
-            along, spread = (noisy - mean) @ axes, variances + variance
+            along = (noisy - mean) @ axes
+            spread = variances + variance
             likelihoods.append(
                 np.log(share) - 0.5 * (along**2 / spread + np.log(spread)).sum(1)
             )

@@ -93,7 +93,8 @@ def own_task(
 
     def examples(split: str, trial: Trial) -> Iterable[Batch]:
         """Fills the last batch up with first rows: losses may depend on its size."""
-        size, count = sizes[split], options.batch_size
+        size = sizes[split]
+        count = options.batch_size
         return read_ahead(
             by_step(
                 lambda step: _rows_of(

@@ -86,7 +86,8 @@ def make(options: TextRunConfig, data: TextInputs) -> Task:
     """
     names = data.spec.class_names
     options = with_reference(options, CHANCE, math.log(len(names)) / math.log(2.0))
-    module, tokens = build_module(options, data), data.tokens
+    module = build_module(options, data)
+    tokens = data.tokens
     dim = width(options, data)
     depth = options.model if data.pretrained is None else data.pretrained.config
     frozen = options.model.frozen and data.table is not None
