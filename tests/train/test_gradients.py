@@ -98,5 +98,5 @@ def test_recomputing_changes_no_step_and_takes_less_memory(changed):
         for one, other in zip(ends[name], ends["none"], strict=True):
             scale = np.max(np.abs(other), initial=0.0)
             np.testing.assert_allclose(one, other, rtol=0, atol=1e-5 * scale)
-    for name, share in (("everything", 0.7), ("dots_without_batch", 0.85)):
+    for name, share in (("everything", 0.7), ("dots_without_batch", 0.95)):
         assert memory[name] < share * memory["none"], name
