@@ -309,7 +309,7 @@ def errors_of(path: Path | str, mend: str = RESTORE) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError, LookupError, AttributeError) as error:
-        raise UserError(f"{path} is damaged ({one_line(error)}); {mend}") from None
+        raise UserError(f"{path} is damaged ({one_line(error)}); {mend}") from error
 
 
 def floats(values: Any) -> Array:
