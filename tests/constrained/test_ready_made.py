@@ -73,13 +73,17 @@ def test_rates_gaps_and_losses_equal_their_definitions_strict_and_soft():
 
 
 def test_only_the_smooth_columns_have_gradients():
-    def totals(logits):
+    def totals(logits, batch):
         both = c.batch_violations(
-            {"gap": READY_MADE["gap"], "rate": READY_MADE["rate"]}, logits, BATCH
+            {"gap": READY_MADE["gap"], "rate": READY_MADE["rate"]}, logits, batch
         )
         return jnp.stack([jnp.sum(each["gap"][0]) + each["rate"] for each in both])
 
-    smooth, strict = jax.jit(jax.jacrev(totals))(jnp.asarray(LOGITS, jnp.float32))
+    # BATCH is an argument: JAX keeps the buffer of a closed-over array in int32, and
+    # hands it to the next program that takes the array, though that one has 64 bits
+    smooth, strict = jax.jit(jax.jacrev(totals))(
+        jnp.asarray(LOGITS, jnp.float32), BATCH
+    )
     slope = expit(LOGITS) * (1.0 - expit(LOGITS)) * (LABELS == 0)
     counts = np.bincount(GROUPS[LABELS == 0])[GROUPS]
     total = np.sum(LABELS == 0)
