@@ -12,6 +12,7 @@ from scipy.optimize import minimize
 
 import unroll_jax as uj
 from tests.marks import in_float64, nightly
+from tests.reference import jax_array
 from unroll_jax.certificates import Outcome
 
 BATCH = (2, 3)  # of all draws; an example does not depend on its batch, see below
@@ -152,7 +153,7 @@ def test_the_check_finds_the_step_that_rises():
     """Theorem 3.1 of Yang et al. (2022) as printed, R = |Y|^2 / 2: a hub and six
     leaves."""
     leaves = np.concatenate([np.full((6, 1), 999.5), 2.0 * np.eye(6)], axis=1)
-    y = jnp.asarray(np.concatenate([1000.0 * np.eye(1, 7), leaves]))
+    y = jax_array(np.concatenate([1000.0 * np.eye(1, 7), leaves]))
     exact = uj.attention(ridge=1.0)
     printed = uj.attention(form="softmax")
     params = exact.init(jax.random.key(0))

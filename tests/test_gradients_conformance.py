@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
 from tests.marks import nightly, types_unchecked
-from tests.reference import gaussian
+from tests.reference import gaussian, jax_array
 from unroll_jax.descent import Anchor
 
 # NumPy arrays of any dtype, as users pass them
@@ -146,7 +146,7 @@ def results(name, dtype):
             cotangent[0] if keys else there(cotangent),
         )
         together = values_and_gradients(
-            descent, params, *padded, jnp.asarray(present), cotangent, weights
+            descent, params, *padded, jax_array(present), cotangent, weights
         )
         return together, values_and_gradients(descent, params, *alone, weights)
 

@@ -10,13 +10,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.energies.comparing import assert_derivative
 from tests.marks import in_float64
-from tests.reference import gaussian
+from tests.reference import gaussian, jax_array
 from unroll_jax.certificates import matrix_norm_bound, spectral_norm
 from unroll_jax.numerics import gram, linear, over, powers_of_two
 
 
 def drawn(shape, seed=0):
-    return jnp.asarray(gaussian(*shape, seed=seed), jnp.float32)
+    return jax_array(np.float32(gaussian(*shape, seed=seed)))
 
 
 def test_gram_is_all_inner_products_with_derivatives():

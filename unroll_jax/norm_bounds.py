@@ -20,6 +20,7 @@ SQUARINGS = 10
 LOGARITHMS = 64
 
 
+@functools.partial(jax.jit, static_argnames="num_squarings", inline=True)
 @full_precision(always=True)
 def matrix_norm_bound(
     A: Array, *, num_squarings: int = SQUARINGS
@@ -68,7 +69,6 @@ def matrix_norm_bound(
 
     # Squares of entries leave the range of float32 beyond 1e19, and below 1e-19.
     scale = jax.lax.stop_gradient(jnp.max(jnp.abs(A), axis=(-2, -1), initial=0.0))
-    scale = jnp.where(scale == 0.0, 1.0, scale)
     A = over(A, scale[..., None, None])
 
     # The transpose has the same norm, and may have the smaller Gram matrix.

@@ -2,7 +2,6 @@
 as in tests/hostile/calls.py."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -10,6 +9,7 @@ import unroll_jax as uj
 from tests.energies.comparing import shapes_of
 from tests.hostile.calls import calls
 from tests.marks import types_unchecked
+from tests.reference import jax_array
 from unroll_jax import energies
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import AsymmetricLayer, AttentionParams, UnrolledLayerParams
@@ -23,11 +23,13 @@ NONE = AttentionParams(None)
 
 
 def ones(*shape, dtype=np.float32):
-    return jnp.asarray(np.ones(shape), dtype)
+    return jax_array(np.ones(shape, dtype))
 
 
 def broken(*shape, at):
-    return ones(*shape).at[at].set(jnp.nan)
+    array = np.ones(shape, np.float32)
+    array[at] = np.nan
+    return jax_array(array)
 
 
 def like(shapes):
@@ -35,7 +37,8 @@ def like(shapes):
 
 
 def step(layer, y, x=None):
-    return layer.step(like(jax.eval_shape(layer.init, jax.random.key(0))), y, x)
+    params = like(jax.eval_shape(lambda: layer.init(jax.random.key(0))))
+    return layer.step(params, y, x)
 
 
 Y = ones(2, N, DIM)
@@ -53,6 +56,7 @@ NAMES = {
     "Anchor": Anchor,
     "check_tokens": check_tokens,
     "energies": energies,
+    "jnp": jnp,
     "preimage": opteq_preimage,
     "rho": rho,
 }
@@ -101,12 +105,12 @@ must have a finite slope at z=0: uj.causal_attention(rho=jnp.sqrt);
 blocks: energies.deep_opteq_objective((), (ones(4),))
 rates: uj.delta_rule(*PAIRS[:3], ones(3))
 rates[0, 0] must be at least 0: uj.delta_rule(*PAIRS[:3], -PAIRS[3]); uj.mesa(*PAIRS[:3], -PAIRS[3])
-state: uj.delta_rule(*PAIRS, state=ones(3, 4))
+state: jax.eval_shape(lambda: uj.delta_rule(*PAIRS, state=ones(3, 4)))
 state.H: uj.mesa(*PAIRS, state=energies.MesaState(ones(4, 4), ones(4, 3)))
 state.G: uj.mesa(*PAIRS, state=energies.MesaState(ones(2, 4, 4), ones(4, 3)))
 values: uj.mesa(*PAIRS[:2], ones(2, 3, 4), PAIRS[3])
 y must: energies.unrolled_layer(FREE, ones(5, 4)); step(uj.fast_weights(2, 3), ones(2, 2), ones(4, 5));
-    check_tokens(broken(7, DIM, at=(4, 0)), Anchor(None, jnp.arange(7) < 5))
+    check_tokens(broken(7, DIM, at=(4, 0)), Anchor(None, jax.device_put(np.arange(7) < 5)))
 y[1, 3, 2] is nan: uj.attention().step(NONE, broken(2, N, DIM, at=(1, 3, 2)))
 x must: uj.attention().step(NONE, Y, ones(2, DIM)); step(uj.fast_weights(2, 2), ones(2, 2), ones(4, 3));
     step(uj.opteq(4, 6, 3), ones(3, 4), ones(2, 3))

@@ -18,7 +18,7 @@ from scipy.special import logsumexp, softmax
 
 from tests.energies.comparing import Case, assert_equal
 from tests.marks import in_float64
-from tests.reference import gaussian
+from tests.reference import gaussian, jax_array
 from unroll_jax import (
     Anchor,
     Descent,
@@ -329,7 +329,7 @@ def test_proximal_steps_of_crate_on_many_equal_tokens_are_finite():
     params = layer.init(jax.random.key(0))
     rng = np.random.default_rng(0)
     rows = rng.uniform(0.01, 2.0, size=(500, 1, DIM))
-    tokens = jnp.asarray(1e4 * rows * np.ones((1, 20, 1)), jnp.float32)
+    tokens = jax_array(np.float32(1e4 * rows * np.ones((1, 20, 1))))
     energy = jax.jit(layer.energy)
     stepped = jax.jit(layer.step)(params, tokens)
     assert np.all(energy(params, stepped) < energy(params, tokens))
@@ -368,6 +368,6 @@ def test_an_absent_token_at_infinity_stays_under_a_shortened_step():
         step=lambda params, y, x: jnp.where(x, -2.5 * y, y),
     )
     y = jnp.array([1.0, jnp.inf, -jnp.inf])
-    there = jnp.array([True, False, False])
+    there = jax_array([True, False, False])
     stepped = safeguarded(far).step(None, y, there)
     assert_array_equal(stepped, [-0.75, np.inf, -np.inf])

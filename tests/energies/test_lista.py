@@ -18,7 +18,7 @@ from tests.energies.dust_reference import (
     draw,
 )
 from tests.marks import in_float64
-from tests.reference import gaussian
+from tests.reference import gaussian, jax_array
 from unroll_jax.energies import ListaParams, cosine_dictionary, lista
 
 # arrays are float64 unless a test makes them float32
@@ -87,7 +87,7 @@ def test_derivatives_through_the_curvature_are_finite(
 
         return jnp.sum(jax.grad(made)(D) * D), made(D)
 
-    derivative, value = along(jnp.asarray(D))
+    derivative, value = along(jax_array(D))
     assert_allclose(derivative, -value, rtol=1e-9)
 
 

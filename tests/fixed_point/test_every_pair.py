@@ -18,6 +18,7 @@ from tests.fixed_point.problems import (
     unrolled,
 )
 from tests.marks import in_float64, nightly
+from tests.reference import jax_array
 from unroll_jax import fixed_point
 from unroll_jax.fixed_point import ADJOINTS, SOLVERS
 
@@ -64,7 +65,7 @@ def opteq():
     """
     W, U = symmetric_weights()
     layer = uj.opteq(8, 6, 3, skip=0.9)
-    params = uj.OptEqParams(W, U, jnp.asarray(np.linspace(-0.3, 0.3, 6)))
+    params = uj.OptEqParams(W, U, jax_array(np.linspace(-0.3, 0.3, 6)))
     solvers = named(SOLVING, SOLVERS, symmetric=True)
     adjoints = named(EXACT, ADJOINTS, symmetric=True)
     return Problem(
@@ -104,7 +105,7 @@ def gradient_from(problem, solver, adjoint):
 def staying():
     """A solver that stays at its start. The gradient is then the adjoint's, at a
     point found before."""
-    none = jnp.asarray(np.zeros(4, np.int32))
+    none = jax_array(np.zeros(4, np.int32))
     return fixed_point.picard()._replace(run=lambda apply, z, tol, max_steps: (z, none))
 
 
