@@ -61,8 +61,9 @@ def matrix_norm_bound(
       >>> round(float(matrix_norm_bound(A, num_squarings=0)), 3)
       3.009
     """
-    has_rows = jnp.ndim(A) >= 2
-    require(has_rows, "A", "hold matrices (*batch, h, m)", f"shape {jnp.shape(A)}")
+    require(
+        jnp.ndim(A) >= 2, "A", "hold matrices (*batch, h, m)", f"shape {jnp.shape(A)}"
+    )
     A = jnp.asarray(A)
     A = A.astype(compute_dtype(A))
     height, width = A.shape[-2:]
