@@ -51,7 +51,7 @@ labels: certificates.certified_radius(ones((2, 3)), labels=np.array([0, 3]));
     certificates.certified_radius(ones((2, 3)), labels=np.array([0]))
 images: certificates.space_to_depth(ones((4, 3, 1)), 2); certificates.pool(ones((4, 3, 1)), 2)
 channels: certificates.pad_channels(ones(3), 2)
-rho: uj.attention(rho="gauss"); uj.attention(rho=lambda z: z**2); uj.attention(rho=lambda z: "a")
+rho: uj.attention(rho="gauss"); uj.attention(rho=jax.jit(lambda z: z**2)); uj.attention(rho=lambda z: "a")
 mask: uj.attention(mask="band"); uj.attention(mask=np.triu(np.ones((3,3),bool)));
     uj.attention(mask=np.ones((3,3),bool)).step(P, Y, None)
 W_a: uj.attention(dim=4).step(energies.AttentionParams(np.ones((3, 3))), Y, None)
