@@ -21,7 +21,7 @@ IMAGE = (6, 5)
 
 def params_of(W):
     return OptEqParams(
-        jax_array(W),
+        jnp.asarray(W),
         None,
         jax_array(np.zeros(W.shape[0 if W.ndim == 2 else -1])),
     )
