@@ -28,7 +28,10 @@ STATEMENTS = {
         "Proposition A.2",
         "Proposition B.1",
         "Theorem B.2",
-        *(f"Lemma D.{number}" for number in range(1, 5)),
+        "Lemma D.1",
+        "Lemma D.2",
+        "Lemma D.3",
+        "Lemma D.4",
     ],
     "Xie et al. (2021)": [
         *(f"Lemma {number}" for number in range(1, 20)),
@@ -70,8 +73,8 @@ def test_every_statement_has_a_test_or_a_reason(
 def test_every_row_of_the_papers_has_a_test():
     page = (ROOT / "docs" / "explanation" / "rows.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| ([\d, ]+) \| (.+) \| (.+) \| (.+) \| (.+) \|$", page, re.M)
-    numbers = [int(number) for one, *_ in rows for number in one.split(", ")]
-    assert numbers == list(range(1, 106))
+    counts = range(1, 106)
+    assert ", ".join(one for one, *_ in rows) == ", ".join(map(str, counts))
     states = re.compile("checked|ran |one ran|contradicted|not run")
     for number, _, place, evidence, state in rows:
         assert states.match(state), number
