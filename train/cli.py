@@ -218,9 +218,9 @@ class SweepArguments(Generic[C]):
     """Train and evaluate a grid of runs, and write their table.
 
     --over.OPTION VALUE,VALUE,... makes an option of the experiment an axis, as in
-    --over.num-layers 3,5 --over.method plain,constrained --over.seed 0,1,2; the last
+    --over.num-layers 3,5 --over.method plain,constrained --over.seed 0,1,2. The last
     part of a name is enough where only one option has it. Every cell is a run folder
-    under --out; the same command resumes a sweep, and more values extend it.
+    under --out. The same command resumes a sweep, and more values extend it.
 
     --over.OPTION LOW:HIGH, as in --over.learning-rate 1e-4:1e-2, searches a range: in
     each cell, --trials runs by Bayesian optimisation, of which the best on validation
@@ -244,7 +244,7 @@ def parse(
     *,
     hint: str = "",
 ) -> T:
-    """Parses a command's options into a dataclass; ``hint`` is for unknown options."""
+    """Parses a command's options into a dataclass. ``hint`` is for unknown options."""
     _check_words(arguments)
     if shutil.get_terminal_size().columns < NARROWEST:
         os.environ["COLUMNS"] = str(NARROWEST)
@@ -279,7 +279,7 @@ def configured(
     command: str, arguments: list[str], known: tuple[str, RunConfig] | None = None
 ) -> tuple[str, RunConfig] | None:
     """The experiment and its configuration (of a run: ``known``), with the options
-    after its name; None for help."""
+    after its name, or None for help."""
     options = arguments[1:]
     if known is None:
         name = experiment_named(command, arguments)
@@ -296,7 +296,7 @@ def configured(
 
 
 def experiment_named(command: str, arguments: list[str]) -> str | None:
-    """The experiment that a command names; None where only help was asked for."""
+    """The experiment that a command names, or None where only help was asked for."""
     name = arguments[0] if arguments else ""
     takes_folders = command in WITH_FOLDERS
     if name in HELP:
@@ -408,7 +408,7 @@ def _suggestion(near: Sequence[str]) -> str:
 
 def _option_error(ended: SystemExit) -> OptionError | None:
     """The error of an option's value because of which tyro ended, with the group of
-    the option; None for other mistakes."""
+    the option, or None for other mistakes."""
     fault: Any = ended.__context__
     if isinstance(fault, OptionError):
         return fault

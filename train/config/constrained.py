@@ -25,7 +25,7 @@ from .run import Judgement, PrimalConfig, RunConfig
 PAPER = "Porras-Valenzuela, Hadou, Ribeiro"
 # erm: the former name of plain
 Method = Literal["plain", "constrained", "deep_supervision", "both", "all", "erm"]
-# The runs of one command, by method; any other method is one run.
+# The runs of one command, by method. Any other method is one run.
 SEVERAL: dict[str, tuple[Literal["plain", "constrained", "deep_supervision"], ...]] = {
     "both": ("plain", "constrained"),
     "all": ("plain", "deep_supervision", "constrained"),
@@ -221,7 +221,7 @@ class ConstrainedConfig(RunConfig):
 
     @property
     def depth(self) -> int | None:
-        """The number of layers; None where a pretrained model or a user's task has
+        """The number of layers, or None where a pretrained model or a user's task has
         it."""
         model: Any = getattr(self, "model", None)
         return (
@@ -332,7 +332,7 @@ def check_heads(model: Any) -> None:
 
 
 def _layerskip_weights(layers: Sequence[int], *, scale: float) -> tuple[float, ...]:
-    r"""Weights of the losses of layers, quadratically larger towards the end; they add
+    r"""Weights of the losses of layers, quadratically larger towards the end. They add
     up to 1.
 
     With layers counted by their outputs, 1 to L, before all are divided by their sum:

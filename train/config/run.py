@@ -48,8 +48,8 @@ class Judgement(NamedTuple):
     """The judgement of a model by one validation.
 
     Attributes:
-      feasible: whether it meets its constraints; True where it has none.
-      excess: by which share of a bound it exceeds it, where that is largest; None
+      feasible: whether it meets its constraints. True where it has none.
+      excess: by which share of a bound it exceeds it, where that is largest. None
         without constraints.
       metric: the number that feasible models are compared by.
     """
@@ -206,7 +206,7 @@ class RunConfig:
         return constraints is not None and 0 < constraints.warmup_steps < 1
 
     def variants(self) -> Sequence[tuple[str, Self]]:
-        """The runs of one command by subfolder; "" is the run folder itself."""
+        """The runs of one command by subfolder. "" is the run folder itself."""
         return [("", self)]
 
     def label(self) -> str:
@@ -251,7 +251,7 @@ class Experiment(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Membership:
-    """The options before a command, by which a process finds the others; all None
+    """The options before a command, by which a process finds the others. All None
     for a single process."""
 
     coordinator: str | None = None

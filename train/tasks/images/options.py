@@ -218,7 +218,7 @@ class SupervisedConfig(RunConfig):
     network: Network = dataclasses.field(default_factory=OptEqConfig)
 
     def check(self) -> None:
-        """Checks the rules of every run, and of images; networks check their sizes
+        """Checks the rules of every run, and of images. Networks check their sizes
         when they are built."""
         super().check()
         if self.augment and self.data.source == "digits":

@@ -175,15 +175,15 @@ PAPER = "Porras-Valenzuela, Hadou, Ribeiro, Section 6 and Appendix B.7"
 
 
 # Table 5: 1 - alpha = 0.95, f_ref = 12, L = 32, batches of 4, two epochs of AdamW in
-# full precision. Its learning rates did not survive; 0.25 is the noise of training in
+# full precision. Its learning rates did not survive. 0.25 is the noise of training in
 # Table 2. Whether rows hold one text each is not published.
 BOUNDS = ConstraintConfig(alpha=(0.05,), reference=12.0, margin=0.0, first_margin=0.0)
 
 
 # Layers 1 to 4 must take the loss from 4.5 to .32 nats a token, since an early exit is
-# what pays; each later layer must remove 1% of the rest. Chosen on validation texts,
+# what pays. Each later layer must remove 1% of the rest. Chosen on validation texts,
 # seed 0, among three: with .2 and .1 at layers 5 to 8 in place of .01 layer 5 stays 24%
-# over its bound; with .45, .65, .8, .5 at layers 1 to 4 accuracy falls by 2 points.
+# over its bound. With .45, .65, .8, .5 at layers 1 to 4 accuracy falls by 2 points.
 EARLY = ConstraintConfig(
     alpha=(0.4, 0.4, 0.6, 0.5, 0.01, 0.01, 0.01, 0.01),
     reference=BYTES,
@@ -192,7 +192,7 @@ EARLY = ConstraintConfig(
 )
 
 
-# The head reads 110 nats a token from the embeddings, whose matrix it shares; layer 10
+# The head reads 110 nats a token from the embeddings, whose matrix it shares. Layer 10
 # may leave 8.6, which LayerSkip's weights reach in as many steps. Multipliers start
 # near LayerSkip's weights and stay below 1: from 0, uncapped, layer 10's rose to 9 at
 # once, and accuracy was 4 points lower. Chosen on validation texts, seed 0.

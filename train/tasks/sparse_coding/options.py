@@ -19,7 +19,7 @@ from ...config.run import Experiment, PrimalConfig
 from ..images.options import ImageConfig
 
 # Default bound on the loss without any layer, of `lista` on digits, where the loss is
-# the other number; of other codes it is in proportion.
+# the other number. Of other codes it is in proportion.
 CODES = 2.4
 CODES_LOSS = 2.251
 
@@ -100,8 +100,8 @@ HADOU = (
 # epochs. - Its dictionary is uniform in [0, 1], its sparsity 0.5, and its codes are
 # 3,000 steps of ISTA too short to arrive.   Here atoms are Gaussian, and codes are the
 # Lasso's solutions, which at 0.5 ISTA comes close to in 10 steps. - Its noise on layers
-# follows the logarithm of a gradient's norm; here it has one strength. - Its plain
-# training has a tenth of the learning rate; here methods share the rate and the noise.
+# follows the logarithm of a gradient's norm. Here it has one strength. - Its plain
+# training has a tenth of the learning rate. Here methods share the rate and the noise.
 CIFAR10 = SparseCodingConfig(
     method="both",
     steps=7000,

@@ -36,7 +36,7 @@ Noise = Literal["deviation", "variance"]
 # Sizes of a model that is drawn.
 SIZES = ("model.dim", "model.num_layers", "model.num_heads", "model.hidden_dim")
 # Default bound on the loss of the input: a little above the cross entropy of not
-# knowing, 1.04 log(classes), here of two classes; of others it is in proportion.
+# knowing, 1.04 log(classes), here of two classes. Of others it is in proportion.
 CHANCE = 0.72
 
 
@@ -177,7 +177,7 @@ class TextRunConfig(TokensConfig):
 
     @property
     def pretrained(self) -> str | None:
-        """The source of pretrained weights or word embeddings; None without one."""
+        """The source of pretrained weights or word embeddings, or None without one."""
         return (
             self.model.pretrained
             if isinstance(self.model, EncoderOptions)
@@ -241,7 +241,7 @@ LENGTHS: dict[Published, int] = {"imdb": 256, "sst2": 64, "mnli": 128}
 
 
 def _bounds(alpha: float, reference: float) -> ConstraintConfig:
-    """The paper's bounds, whose slack is the decay of the multipliers; its warm-up
+    """The paper's bounds, whose slack is the decay of the multipliers. Its warm-up
     and tighter bounds are of video."""
     return ConstraintConfig(
         alpha=(alpha,),
@@ -252,7 +252,7 @@ def _bounds(alpha: float, reference: float) -> ConstraintConfig:
     )
 
 
-# Table 2 of the paper, whose fraction is 1 - alpha; it has no SST-2, which takes the
+# Table 2 of the paper, whose fraction is 1 - alpha. It has no SST-2, which takes the
 # bounds of IMDB.
 ENCODER_BOUNDS = {
     "imdb": _bounds(0.226, 1.07),
@@ -326,7 +326,7 @@ def _on_one_core(
 def _built_in(
     experiment: Experiment, summary: str, expect: str, alpha: float, **fields: Any
 ) -> Experiment:
-    """An experiment on the texts that need no files; under a looser reference, layer 0
+    """An experiment on the texts that need no files. Under a looser reference, layer 0
     could be made bad. Single words say nothing of these texts: all layers stay at
     chance for some 300 steps, and bounds would slow that. Bounds are cumulative: those
     by the loss before, as of the paper, fail on test texts where losses are near 0.

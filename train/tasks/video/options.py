@@ -32,7 +32,7 @@ from ...config.run import Experiment, PrimalConfig, SourceConfig
 
 PATCH_PIXELS = 16**2
 SALT_AND_PEPPER, BLUR, DROPPED = "salt-and-pepper", "blur", "dropped"
-# The largest size of each, and its meaning; all are above 0. Of a wider blur, little
+# The largest size of each, and its meaning. All are above 0. Of a wider blur, little
 # but the mean grey is left.
 SIZES = {
     SALT_AND_PEPPER: (1.0, "a share"),
@@ -209,7 +209,7 @@ class VideoRunConfig(ConstrainedConfig):
 
 
 # Default bound on the loss of the input, of the built-in clips at the usual noise,
-# where it is the other number; of other clips and noise it is in proportion.
+# where it is the other number. Of other clips and noise it is in proportion.
 REFERENCE = 8.0
 INPUT_LOSS = 6.236
 
@@ -277,7 +277,7 @@ class VideoViTConfig(VideoRunConfig):
 def _computable(dtype: str) -> bool:
     if dtype != "float64":
         return True
-    import jax  # which knows the setting; the other choices need not wait for it
+    import jax  # which knows the setting. The other choices need not wait for it
 
     return jax.config.read("jax_enable_x64")
 
