@@ -194,7 +194,7 @@ def test_losses_of_zero_give_numbers(form, of_samples):
     ],
 )
 def test_only_differences_reward_a_larger_loss(options):
-    """With multipliers of any size no loss has a negative weight; the paper's
+    """With multipliers of any size no loss has a negative weight. The paper's
     difference has, and proxy=False."""
     multipliers = np.float32([0.0, 5.0, 9.0, 2.0])
     cases = [options, {}, options | {"proxy": False}]
