@@ -61,15 +61,15 @@ class EvaluateArguments:
     run: tyro.conf.Positional[Path]
     """Run folder."""
     mesh: str | None = None
-    """Devices by axis, as in data=2,fsdp=4; None means data over all that divide the
+    """Devices by axis, as in data=2,fsdp=4. None means data over all that divide the
     batch."""
     on_source: VideoSource | None = None
-    """Of video: another source whose test split to evaluate on; its figures go to
+    """Of video: another source whose test split to evaluate on. Its figures go to
     evaluation_on_NAME.json."""
     on_root: str | None = None
     """Path of the files of that source."""
     test_disturbances: tuple[str, ...] | None = None
-    """Of video: disturbances of the frames, as in blur=1; this option and the next
+    """Of video: disturbances of the frames, as in blur=1. This option and the next
     replace the run's."""
     test_gammas: tuple[float, ...] | None = None
     """Noise levels, of runs whose every layer has a loss."""
@@ -160,27 +160,27 @@ class GenerateArguments:
     """UTF-8: a .json list or .jsonl of objects with an instruction and perhaps an
     input; else a text a line."""
     out: Path | None = None
-    """JSON file for the answers, as AlpacaEval reads it; None prints them."""
+    """JSON file for the answers, as AlpacaEval reads it. None prints them."""
     overwrite: bool = False
     """Replace the file --out where it is there already."""
     name: str | None = None
-    """Name of the generator in the file; None takes the name of the source, with
+    """Name of the generator in the file. None takes the name of the source, with
     gamma where there is noise."""
     limit: Count | None = None
-    """Number of prompts, from the first; None takes all."""
+    """Number of prompts, from the first. None takes all."""
     chat: bool = True
-    """Put prompts through the template of the run or tokenizer; else they are texts
+    """Put prompts through the template of the run or tokenizer. Else they are texts
     to continue."""
     max_tokens: Count | None = None
-    """Longest answer, in tokens; None takes 256, or half the context where that is
+    """Longest answer, in tokens. None takes 256, or half the context where that is
     shorter."""
     batch: Count = 8
     """Prompts answered together."""
     temperature: NonNegative = 0.0
-    """Divides the logits; 0 takes the most probable token."""
+    """Divides the logits. 0 takes the most probable token."""
     gamma: NonNegative = 0.0
     """Strength of noise on the embeddings of all tokens, also of the answer: of a run,
-    in the unit of its training; else the standard deviation of the noise over the
+    in the unit of its training. Else the standard deviation of the noise over the
     embedding table's.
     """
     seed: Seed = 0
@@ -190,7 +190,7 @@ class GenerateArguments:
     draft_length: Count | None = None
     """Tokens that --exit-layer drafts before the other layers verify them."""
     dtype: Literal["float32", "bfloat16"] | None = None
-    """Of parameters, and off CPUs of computation, too; None takes the source's."""
+    """Of parameters, and off CPUs of computation, too. None takes the source's."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,7 +201,7 @@ class ExportArguments:
     run: tyro.conf.Positional[Path]
     """Run folder."""
     out: Path | None = None
-    """Folder for the export; None means the folder export in the run's, or
+    """Folder for the export. None means the folder export in the run's, or
     transformers after the format."""
     format: ExportFormat = "unroll_jax"
     """unroll_jax: all parameters, for `load` and this program; transformers: the
@@ -209,7 +209,7 @@ class ExportArguments:
     of transformers.
     """
     mesh: str | None = None
-    """Devices by axis, as in fsdp=8, where one cannot hold the parameters; None
+    """Devices by axis, as in fsdp=8, where one cannot hold the parameters. None
     means data over all of them."""
 
 
@@ -228,7 +228,7 @@ class SweepArguments(Generic[C]):
     """
 
     config: Annotated[C, tyro.conf.arg(name="")]
-    """Options that all cells share; --out is the folder of the sweep."""
+    """Options that all cells share. --out is the folder of the sweep."""
     jobs: int = 1
     """Cells that are computed at the same time, each in a process with its share of
     the cores and GPUs."""

@@ -50,7 +50,7 @@ class InstructionConfig(SourceConfig):
     "output"; or "prompt" and "answer".
     """
     validation_share: Fraction = 0.1
-    """Share held out for validation, and as much for test; chores, and a folder with
+    """Share held out for validation, and as much for test. Chores, and a folder with
     such files, keep their own."""
 
 
@@ -61,10 +61,10 @@ class DecoderOptions:
 
     pretrained: Text | None = None
     """Folder with config.json, model.safetensors and tokenizer.json of Llama 3,
-    SmolLM2, Qwen2 or Qwen3; None draws a small decoder of bytes, as below.
+    SmolLM2, Qwen2 or Qwen3. None draws a small decoder of bytes, as below.
     """
     dim: Width = 64
-    """Width, without pretrained weights; the next four options likewise."""
+    """Width, without pretrained weights. The next four options likewise."""
     num_layers: Depth = 4
     """Depth L."""
     num_heads: Depth = 4
@@ -74,10 +74,10 @@ class DecoderOptions:
     hidden_dim: Annotated[int, Field(ge=1, le=4 * WIDEST)] = 176
     """Width between the dense layers."""
     lora_rank: Width | None = None
-    """Train low-rank changes of this rank to every dense layer, and nothing else;
+    """Train low-rank changes of this rank to every dense layer, and nothing else.
     None trains all parameters."""
     dtype: Dtype = "float32"
-    """Dtype of the layers; parameters, losses and multipliers stay float32."""
+    """Dtype of the layers. Parameters, losses and multipliers stay float32."""
 
 
 @options
@@ -106,10 +106,10 @@ class LanguageConfig(TokensConfig):
     batch_size: Parts = 16
     """Rows a step, each with as many instructions as have room."""
     max_length: Length = 128
-    """Tokens of a row; longer answers lose their end, and instructions that leave no
+    """Tokens of a row. Longer answers lose their end, and instructions that leave no
     room for one are left out."""
     packing: bool = True
-    """Put several instructions into a row, none of which sees another; else each has
+    """Put several instructions into a row, none of which sees another. Else each has
     its row."""
     template: Literal["chat", "alpaca"] | None = None
     """chat: the tokenizer's; alpaca: Stanford's; None: the former where the

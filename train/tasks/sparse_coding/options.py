@@ -34,7 +34,7 @@ class CodeConfig(ImageConfig):
     images. random: Gaussian atoms of unit length, the same ones every time.
     """
     atoms: Width | None = None
-    """Atoms of the dictionary, and so the width of a code; None: 1.2 times the
+    """Atoms of the dictionary, and so the width of a code. None: 1.2 times the
     pixels of an image."""
     sparsity: Positive = 0.1
     """lambda of the Lasso that codes solve, 1/2 |x - D'z|^2 + lambda |z|_1, pixels
@@ -52,7 +52,7 @@ class ListaConfig:
     deviation of 0.01 (Hadou et al.)."""
     start: NonNegative = 0.0
     """Standard deviation of the codes of layer 0, drawn anew for every image and
-    step; at 0 they are 0."""
+    step. At 0 they are 0."""
 
 
 @options
@@ -70,14 +70,14 @@ class SparseCodingConfig(ConstrainedConfig):
     """Noise of training on the images: its standard deviation over the standard
     deviation of clean train pixels."""
     test_gammas: NonNegatives = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
-    """Noise levels of the evaluation, in the same unit; the training level is added
+    """Noise levels of the evaluation, in the same unit. The training level is added
     when missing."""
     layer_noise: NonNegative = 0.0
     """Standard deviation of Gaussian noise on every layer's output, in training and
     validation."""
     test_layer_noises: Levels = (0.1, 0.2)
     """The same in the evaluation, level by level, at the noise of training on the
-    input; none: not evaluated."""
+    input. None: not evaluated."""
     data: CodeConfig = dataclasses.field(default_factory=CodeConfig)
     model: ListaConfig = dataclasses.field(default_factory=ListaConfig)
     primal: PrimalConfig = dataclasses.field(

@@ -70,7 +70,7 @@ class EncoderOptions:
 
     pretrained: Text | None = None
     """Folder with config.json, model.safetensors and tokenizer.json (BERT, DistilBERT,
-    RoBERTa, MiniLM), or a repository of the Hugging Face hub; None draws a small
+    RoBERTa, MiniLM), or a repository of the Hugging Face hub. None draws a small
     encoder of words, whose sizes are those below.
     """
     frozen: bool = True
@@ -80,10 +80,10 @@ class EncoderOptions:
     """Input of the readout, of each layer: the first token ([CLS] of pretrained
     encoders), or the mean of all."""
     hidden: bool = False
-    """Give the readout the hidden layer of the pretrained architecture; else it is
+    """Give the readout the hidden layer of the pretrained architecture. Else it is
     linear, as in the paper."""
     dim: Width = 64
-    """Width, without pretrained weights; the next three options likewise."""
+    """Width, without pretrained weights. The next three options likewise."""
     num_layers: Depth = 4
     """Depth L."""
     num_heads: Depth = 4
@@ -91,7 +91,7 @@ class EncoderOptions:
     hidden_dim: Annotated[int, Field(ge=1, le=4 * WIDEST)] = 128
     """Width between the dense layers."""
     dtype: Dtype = "float32"
-    """Dtype of the layers; parameters, losses and multipliers stay float32."""
+    """Dtype of the layers. Parameters, losses and multipliers stay float32."""
 
 
 @options
@@ -102,18 +102,18 @@ class UnrolledConfig:
     num_layers: Depth = 3
     """Depth L."""
     embeddings: Text | None = None
-    """An encoder, as folder or repository, for its word embeddings; None learns
+    """An encoder, as folder or repository, for its word embeddings. None learns
     them."""
     frozen: bool = True
     """Keep embeddings of an encoder as they are."""
     dim: Width = 64
     """Width of learned embeddings."""
     positions: bool = False
-    """Learn positions; without them the order of words counts for nothing."""
+    """Learn positions. Without them the order of words counts for nothing."""
     rank: Width | None = None
-    """Rows of V; None means the width."""
+    """Rows of V. None means the width."""
     dtype: Dtype = "float32"
-    """Dtype of the layers; parameters, losses and multipliers stay float32."""
+    """Dtype of the layers. Parameters, losses and multipliers stay float32."""
 
 
 @options
@@ -122,7 +122,7 @@ class TokensConfig(ConstrainedConfig):
 
     train_examples: Count | None = None
     """Number of texts, or instructions, of the train split to train on, a fixed
-    random choice; None means all."""
+    random choice. None means all."""
     validation_examples: Count | None = None
     """The same of the validation split."""
     test_examples: Count | None = None
@@ -164,7 +164,7 @@ class TextRunConfig(TokensConfig):
     batch_size: Parts = 32
     """Texts a step."""
     max_length: Length = 128
-    """Most tokens of a text; longer ones lose their end, and the log has their
+    """Most tokens of a text. Longer ones lose their end, and the log has their
     number."""
     min_count: Count = 1
     """Least number of times that a word must occur in the train split."""

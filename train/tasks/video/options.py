@@ -118,10 +118,10 @@ class SequenceOptions:
     num_layers: Depth = 3
     """Depth L."""
     self_loops: bool = True
-    """Let frames attend to themselves; they do so more under noise that is stronger
+    """Let frames attend to themselves. They do so more under noise that is stronger
     than in training."""
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    """Dtype of layers and codes; parameters and losses stay float32, or are float64
+    """Dtype of layers and codes. Parameters and losses stay float32, or are float64
     too (with JAX_ENABLE_X64=1)."""
 
 
@@ -130,7 +130,7 @@ class ModelConfig(SequenceOptions):
     """The unrolled transformer."""
 
     rank: Width | None = None
-    """Rows of V; None means the token width."""
+    """Rows of V. None means the token width."""
 
 
 @options
@@ -153,9 +153,9 @@ class ViTOptions:
 
     pretrained: Text | None = None
     """Folder with config.json, model.safetensors and preprocessor_config.json (ViT), or
-    a repository of the Hugging Face hub; None draws one, of the sizes below."""
+    a repository of the Hugging Face hub. None draws one, of the sizes below."""
     num_layers: Depth = 3
-    """Depth L, without pretrained weights; the next three options likewise."""
+    """Depth L, without pretrained weights. The next three options likewise."""
     dim: Width = 256
     """Width, a multiple of the 256 pixels of a patch."""
     num_heads: Depth = 4
@@ -163,7 +163,7 @@ class ViTOptions:
     hidden_dim: Annotated[int, Field(ge=1, le=4 * WIDEST)] = 512
     """Width between the dense layers."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Dtype of the layers; parameters, losses and multipliers stay float32."""
+    """Dtype of the layers. Parameters, losses and multipliers stay float32."""
 
 
 @options
@@ -175,7 +175,7 @@ class VideoRunConfig(ConstrainedConfig):
     batch_size: Parts = 64
     """Samples a step: sequences of one patch position through 20 frames, or frames."""
     train_gamma: NonNegative = 0.15
-    """Noise of training; gamma x the standard deviation of clean train pixels is the
+    """Noise of training. Gamma x the standard deviation of clean train pixels is the
     noise's variance."""
     test_gammas: NonNegatives = (
         0.0,
@@ -188,7 +188,7 @@ class VideoRunConfig(ConstrainedConfig):
         0.4,
         0.5,
     )
-    """Noise levels of the evaluation; the training level is added when missing."""
+    """Noise levels of the evaluation. The training level is added when missing."""
     test_disturbances: tuple[Text, ...] = ()
     """Disturbances of the frames in the evaluation, one by one, with the noise of
     training, as in blur=1 dropped=0.1: salt-and-pepper, share of pixels; blur,
