@@ -65,7 +65,7 @@ class EvaluateArguments:
     batch."""
     on_source: VideoSource | None = None
     """Of video: another source whose test split to evaluate on. Its figures go to
-    evaluation_on_NAME.json."""
+    evaluation_on_NAME_SUM.json, with a checksum of its path."""
     on_root: str | None = None
     """Path of the files of that source."""
     test_disturbances: tuple[str, ...] | None = None
