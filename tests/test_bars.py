@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MAX_NODES = {
     "unroll_jax": 114_300,
     "train": 122_800,
-    "benchmarks": 38_890,
+    "benchmarks": 38_930,
     "papers": 31_810,
     "tests": 298_400,
 }
