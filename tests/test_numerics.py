@@ -78,7 +78,7 @@ def test_linear_is_the_product_and_differentiates(batch):
 
 
 def test_powers_of_two_are_those_of_frexp():
-    sizes = jnp.array(
+    sizes = jax_array(
         [0.0, 1.0, 0.99, 3.0, 4.0, 1.2e-38, 1e-30, 3.4e38, np.inf, np.nan], jnp.float32
     )
     exponents = np.array([0, 1, 0, 2, 3, -125, -99, 126, 126, 126])

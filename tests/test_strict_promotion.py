@@ -26,7 +26,7 @@ def test_layers_take_unlike_dtypes(kind, dtypes):
     layer, *shapes = LAYERS[kind]
     of_params, of_z, of_x = dtypes
     z, x = (
-        jnp.ones(shape, dtype)
+        jax.ShapeDtypeStruct(shape, dtype)
         for shape, dtype in zip(shapes, (of_z, of_x), strict=True)
     )
 
@@ -61,7 +61,8 @@ def test_layers_take_unlike_dtypes(kind, dtypes):
 @pytest.mark.parametrize("dtypes", PAIRS, ids="-".join)
 def test_operators_take_step_sizes_of_unlike_dtypes(name, dtypes):
     phi, (of_y, of_step) = PROXIMALS[name](), dtypes
-    y, step_size = jnp.ones((2, 3, 4), of_y), jnp.asarray(0.5, of_step)
+    y = jax.ShapeDtypeStruct((2, 3, 4), of_y)
+    step_size = jax.ShapeDtypeStruct((), of_step)
     with jax.numpy_dtype_promotion("strict"):
         near, penalty = jax.eval_shape(
             lambda y, step_size: (phi.prox(y, step_size), phi.penalty(y)), y, step_size

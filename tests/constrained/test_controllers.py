@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 
 import unroll_jax as uj
 from tests.marks import in_float64
-from tests.reference import gaussian
+from tests.reference import gaussian, jax_array
 from unroll_jax.constrained import growing_penalty, nu_pi, proportional_integral
 
 VIOLATIONS = gaussian(24, 3, seed=3)
@@ -237,8 +237,8 @@ def test_a_restart_forgets_the_optimiser_of_a_met_constraint(name):
     start. A constraint that was never met goes on. Counters are shared, so Adam's are
     put back."""
     dual = uj.dual_ascent(REMEMBER[name], restart=True)
-    violated = {"a": jnp.array([1.0, 1.0]), "b": jnp.array(1.0)}
-    met = {"a": jnp.array([-1.0, 1.0]), "b": jnp.array(1.0)}
+    violated = {"a": jax_array([1.0, 1.0]), "b": jnp.array(1.0)}
+    met = {"a": jax_array([-1.0, 1.0]), "b": jnp.array(1.0)}
 
     @jax.jit
     def run():

@@ -96,7 +96,7 @@ def test_bfloat16_factors_keep_float32_sums():
 def test_labels_may_be_of_any_integer_dtype(dtype):
     """Of 300 words, a number that 8 bits do not hold; known and traced."""
     states = drawn(7, 5), drawn(300, 5, seed=1)
-    known = jnp.asarray([0, 43, 44, 45, 99, 126, 127], dtype)
+    known = jax_array([0, 43, 44, 45, 99, 126, 127], dtype)
 
     @jax.jit
     def run(traced):

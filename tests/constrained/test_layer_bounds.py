@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
 from tests.marks import in_float64
+from tests.reference import jax_array
 from unroll_jax.constrained import (
     batch_violations,
     column_means,
@@ -310,7 +311,7 @@ def test_a_compiled_step_grows_in_proportion_to_the_layers():
 def test_a_value_over_bound_zero_is_unknown_in_reports():
     """The scale is infinite there, so the violation does not give the value."""
     constraints = uj.descent_constraints(0.5, num_layers=1, form="ratio")
-    sums = column_sums(constraints, jnp.array([[0.0, 0.5]]), None)
+    sums = column_sums(constraints, jax_array([[0.0, 0.5]]), None)
     (group,) = uj.held_out_report(constraints, sums, {"layer 1": 0.0}).groups
     assert np.isnan(group.value)
     assert (group.status, group.worst, group.bound) == ("idle", 0.0, 0.0)
@@ -322,7 +323,7 @@ def test_an_unscaled_violation_has_the_unit_of_its_value(scale):
     mean = uj.constrained.Constraint(
         lambda x, batch: {"x": (jnp.sum(x), x.size)}, lambda m: m["x"], 2.0, scale=scale
     )
-    sums = column_sums({"x": mean}, jnp.array([3.0, 4.0]), None)
+    sums = column_sums({"x": mean}, jax_array([3.0, 4.0]), None)
     report = uj.held_out_report({"x": mean}, sums, {"x": 0.0}, units="nats")
     assert report.verdict == "Violated: x by 1.5 nats."
 
@@ -330,7 +331,7 @@ def test_an_unscaled_violation_has_the_unit_of_its_value(scale):
 @pytest.mark.parametrize("slack", [0.0, 0.2])
 @pytest.mark.parametrize("first", [None, 2.3])
 def test_the_suggested_alpha_ends_at_the_plain_loss(first, slack):
-    losses = jnp.array([3.0, 2.0, 1.0, 0.25])
+    losses = jax_array([3.0, 2.0, 1.0, 0.25])
     alpha = suggest_alpha(losses, reference=first, slack=slack)
     constraints = uj.descent_constraints(
         alpha, num_layers=3, reference=first or 3.0, bounds="cumulative"

@@ -27,7 +27,7 @@ def powers(z):
 
 
 def cosine(z):
-    return jnp.cos(z) + jnp.array([0.0, jnp.pi / 2])
+    return jnp.cos(z) + jax_array([0.0, jnp.pi / 2])
 
 
 TURNED = jax_array(np.float32(np.random.default_rng(0).uniform(size=14)))
@@ -36,7 +36,7 @@ POWERS = (
     jax_array([0.6, 0.0, -0.1]),
     (jax_array([[0.7], [0.5]]), jax_array([[-1.0, 0.0, 2.0, -0.4]]) / 3.0),
 )
-COSINE = jnp.array([0.3, jnp.pi / 4]), jnp.array([0.73908514, jnp.pi / 2])
+COSINE = jax_array([0.3, jnp.pi / 4]), jax_array([0.73908514, jnp.pi / 2])
 # A map, a start, its fixed point, absolute and relative tolerances of both, and
 # options.
 PROBLEMS = {

@@ -15,6 +15,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import unroll_jax as uj
 from tests.fixed_point.problems import inputs, relative_error, skew_weights
 from tests.marks import types_unchecked
+from tests.reference import jax_array
 from unroll_jax import fixed_point as fp
 
 SCALE = 1.0
@@ -291,8 +292,8 @@ def test_collectives_over_states_are_an_error_over_weights_not():
 
 
 def test_states_judged_as_one_example_warn_of_far_rows():
-    rates = jnp.array([[0.5], [0.99]])
-    x = jnp.array([[1e6], [1.0]])
+    rates = jax_array([[0.5], [0.99]])
+    x = jax_array([[1e6], [1.0]])
     with pytest.warns(
         fp.ConvergenceWarning,
         match="batch_ndim was not given .* 1 of 2 rows .* row 1 is at",
