@@ -16,7 +16,7 @@ from unroll_jax.numerics import gram, linear, over, powers_of_two
 
 
 def drawn(shape, seed=0):
-    return jax_array(np.float32(gaussian(*shape, seed=seed)))
+    return jax_array(gaussian(*shape, seed=seed), np.float32)
 
 
 def test_gram_is_all_inner_products_with_derivatives():

@@ -60,14 +60,13 @@ def test_layers_take_unlike_dtypes(kind, dtypes):
 @pytest.mark.parametrize("name", PROXIMALS)
 @pytest.mark.parametrize("dtypes", PAIRS, ids="-".join)
 def test_operators_take_step_sizes_of_unlike_dtypes(name, dtypes):
-    phi, (of_y, of_step) = PROXIMALS[name](), dtypes
-    y = jax.ShapeDtypeStruct((2, 3, 4), of_y)
-    step_size = jax.ShapeDtypeStruct((), of_step)
+    phi = PROXIMALS[name]()
+    y, step_size = map(jax.ShapeDtypeStruct, ((2, 3, 4), ()), dtypes)
     with jax.numpy_dtype_promotion("strict"):
         near, penalty = jax.eval_shape(
             lambda y, step_size: (phi.prox(y, step_size), phi.penalty(y)), y, step_size
         )
-    assert (near.dtype, penalty.dtype) == (of_y, jnp.float32)
+    assert (near.dtype, penalty.dtype) == (dtypes[0], jnp.float32)
 
 
 def double(tree):

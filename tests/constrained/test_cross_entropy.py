@@ -18,7 +18,7 @@ def drawn(*shape, seed=0, scale=1.0):
     return jax_array(scale * gaussian(*shape, seed=seed))
 
 
-LABELS = jax_array(np.array([0, 21, 22, 5, 7, 19, 20], np.int32))
+LABELS = jax_array([0, 21, 22, 5, 7, 19, 20], np.int32)
 WEIGHTS = np.array([1.0, 0.5, 2.0, 0.0, 1.0, 3.0, 1.0])
 
 

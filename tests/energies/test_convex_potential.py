@@ -180,7 +180,7 @@ def test_weights_out_of_range_give_nan():
     """W W^T overflows beyond 1e19 in float32. Below 1e-19 a unit is as good as
     absent."""
     layer, params, z = drawn("dense", (2,))
-    params, z = jax.tree.map(lambda leaf: jax_array(np.float32(leaf)), (params, z))
+    params, z = jax.tree.map(lambda leaf: jax_array(leaf, np.float32), (params, z))
 
     @jax.jit
     def step(scale):

@@ -329,7 +329,7 @@ def test_proximal_steps_of_crate_on_many_equal_tokens_are_finite():
     params = layer.init(jax.random.key(0))
     rng = np.random.default_rng(0)
     rows = rng.uniform(0.01, 2.0, size=(500, 1, DIM))
-    tokens = jax_array(np.float32(1e4 * rows * np.ones((1, 20, 1))))
+    tokens = jax_array(1e4 * rows * np.ones((1, 20, 1)), np.float32)
     energy = jax.jit(layer.energy)
     stepped = jax.jit(layer.step)(params, tokens)
     assert np.all(energy(params, stepped) < energy(params, tokens))

@@ -16,7 +16,7 @@ from tests.reference import gaussian, jax_array
 from unroll_jax.fixed_point import neumann
 
 pytestmark = types_unchecked
-X = jax_array(np.float32(gaussian(5, 3)))
+X = jax_array(gaussian(5, 3), np.float32)
 START = jnp.zeros((5, 3))
 # what compiles soonest, for steps that contract
 PLAIN = {"tol": 1e-6, "solver": "picard", "adjoint": neumann(60)}

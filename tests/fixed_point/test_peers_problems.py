@@ -30,7 +30,7 @@ def cosine(z):
     return jnp.cos(z) + jax_array([0.0, jnp.pi / 2])
 
 
-TURNED = jax_array(np.float32(np.random.default_rng(0).uniform(size=14)))
+TURNED = jax_array(np.random.default_rng(0).uniform(size=14), np.float32)
 FAR = jnp.arange(1.0, 15.0)
 POWERS = (
     jax_array([0.6, 0.0, -0.1]),

@@ -149,7 +149,7 @@ def test_values_and_gradients_are_those_of_attention_in_float32(case, dtype):
 @pytest.mark.usefixtures("interpreted")
 def test_several_heads_take_it_too():
     options = {"num_heads": 2, "rank": 1, "rho": "log", "ridge": 0.3}
-    y = jax_array(np.float32(tokens(0, (N, DIM))))
+    y = jax_array(tokens(0, (N, DIM)), np.float32)
     present = jax_array(np.arange(N) < 17)
     layers = (
         uj.multihead_attention(DIM, **options, kernel="pallas", block=32),
@@ -166,7 +166,7 @@ def test_several_heads_take_it_too():
 
 @pytest.mark.usefixtures("interpreted", "x64")
 def test_step_and_energy_alone_are_those_of_both():
-    y = jax_array(np.float32(tokens(0, (N, DIM))))
+    y = jax_array(tokens(0, (N, DIM)), np.float32)
     layer = uj.attention(rho="log", kernel="pallas", block=32)
     plain = uj.attention(rho="log")
 
