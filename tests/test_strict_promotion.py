@@ -74,12 +74,17 @@ def double(tree):
 
 
 def test_numbers_of_equilibria_take_unlike_dtypes():
-    tree = {"a": jnp.ones(3), "b": jnp.ones(2, jnp.bfloat16)}
-    c, residual = jnp.bfloat16(0.5), jnp.ones(3)
+    wide = jax.ShapeDtypeStruct((2,), jnp.float32)
+    narrow = jax.ShapeDtypeStruct((2,), jnp.bfloat16)
+
+    def results(wide, narrow):
+        return (
+            certificates.error_bound(0.5 * narrow, wide),
+            certificates.picard_steps(0.5, narrow[0], 1e-3),
+            certificates.spectral_norm(double, {"a": wide, "b": narrow}),
+            certificates.apollonian_ball(wide, narrow, 0.5).centre,
+        )
+
     with jax.numpy_dtype_promotion("strict"):
-        assert certificates.error_bound(c, residual).dtype == jnp.float32
-        assert certificates.picard_steps(0.5, c, 1e-3).dtype == jnp.float32
-        norm = jax.eval_shape(lambda v: certificates.spectral_norm(double, v), tree)
-        assert norm.dtype == jnp.float32
-        ball = certificates.apollonian_ball(jnp.zeros(2), jnp.ones(2, "bfloat16"), 0.5)
-        assert ball.centre.dtype == jnp.float32
+        shapes = jax.eval_shape(results, wide, narrow)
+    assert [shape.dtype for shape in shapes] == 4 * [jnp.float32]
