@@ -165,9 +165,10 @@ def test_the_ball_of_large_ratios_is_the_minimiser():
         assert_array_equal(same.centre, at_f)
         assert same.radius == 0.0
     points = jax_array([[0.0, 1.0], [3.0, 1.0], [np.nan, 1.0]])
-    inside = certified.in_descent_region(
-        points, at_f, at_h, constant=jnp.inf, smoothness_f=1.0, convexity_h=1.0
+    region = functools.partial(
+        certified.in_descent_region, constant=jnp.inf, smoothness_f=1.0, convexity_h=1.0
     )
+    inside = jax.jit(region)(points, at_f, at_h)
     assert inside.tolist() == [True, True, False]
 
 

@@ -269,7 +269,7 @@ def test_a_report_is_in_units_of_the_losses(form):
 )
 def test_the_tolerance_is_a_share_of_the_bound(losses, options, status):
     constraints = uj.descent_constraints(0.5, num_layers=1, form="ratio")
-    sums = column_sums(constraints, jnp.array([losses]), None)
+    sums = column_sums(constraints, jax_array([losses]), None)
     prices = {"layer 1": 1.0}
     options = {"tolerance": 0.05} | options
     report = uj.held_out_report(constraints, sums, prices, **options)
