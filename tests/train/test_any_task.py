@@ -47,7 +47,7 @@ class MeanConfig(RunConfig):
 
 FIGURE = {
     "a": np.float32(0.5),
-    "b": [np.int64(3), jnp.ones(2)],
+    "b": [np.int64(3), jnp.asarray(np.ones(2))],
     "c": (np.bool_(True), None),
 }
 
