@@ -161,7 +161,7 @@ def test_what_is_not_feasible_ranks_last(changed, resilience, form):
         "constraints.form": form,
     }
     _, plan = planned(changed(**options))
-    state = plan.optimizer.init(jnp.zeros(2))
+    state = jax.jit(plan.optimizer.init)(np.zeros(2))
     row, score = judge(plan, FEASIBLE, state)
     assert row["feasible"]
     assert score == pytest.approx(-np.mean(FEASIBLE[:, -1]), rel=1e-5)
@@ -216,5 +216,5 @@ def test_a_resilience_is_refused_where_multipliers_would_swing(changed, options,
 def test_a_multiplier_of_train_data_has_not_wound_up_on_others(changed):
     _, plan = planned(changed(**{"dual.start": (1.0,)}))
     samples = np.array([[1.0, 0.1, 0.01]])
-    figures = describe_layers(plan, samples, plan.optimizer.init(jnp.zeros(2)))
+    figures = describe_layers(plan, samples, jax.jit(plan.optimizer.init)(np.zeros(2)))
     assert "of 1 is of train data" in figures["constraint_report"][-1]
