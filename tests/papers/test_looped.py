@@ -144,6 +144,7 @@ def test_bounds_fall_to_the_floor_and_windows_may_not_rise():
     ]
 
 
+@pytest.mark.nightly
 def test_a_command_trains_and_evaluates(tmp_path, capsys):
     words = "--steps 2 --batch 4 --loops 2 --width 4 --size 5 --test-examples 6"
     words += f" --method all --far 3 --test-sizes 5 --out {tmp_path}"
