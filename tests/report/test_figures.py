@@ -36,6 +36,17 @@ def test_curves_are_means_over_seeds_and_constrained_runs_have_bounds(make_run):
         assert any(np.array_equal(values, constrained.mean(key)) for values in curves)
 
 
+def test_layers_have_the_numbers_that_they_have_in_the_model(make_run):
+    numbers = [0, 10, 20, 30]
+    settings = grouped([make_run(evaluation={"layers": numbers})])
+    assert settings[0].title.startswith("3 of 30 layers")
+    (axes,) = drawn("layer_losses", settings)
+    assert [line.get_xdata().tolist() for line in axes.lines] == [numbers] * 2
+    (axes,) = drawn("multipliers", settings)
+    labels = axes.get_legend_handles_labels()[1]
+    assert labels == [f"layer {number}" for number in numbers]
+
+
 def test_a_dollar_in_a_name_is_no_mathematics():
     names = ("$\\frac$", "costs $5, or $")
     page = figures.confusion("$x^$", np.eye(2, dtype=int), names)

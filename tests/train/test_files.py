@@ -2,6 +2,7 @@
 lost, nothing half written."""
 
 import errno
+import functools
 import os
 import re
 import subprocess
@@ -12,10 +13,11 @@ import orbax.checkpoint as ocp
 import pytest
 
 from tests.errors import one_line as raises_line
-from tests.train.commands import files_of, status_of
+from tests.train.commands import files_of, quiet, status_of
 from tests.train.conftest import evaluated_again
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import UserError, one_line
+from unroll_jax.train.exporting import export
 from unroll_jax.train.system.files import check_file, check_out, write_all
 
 pytestmark = [
@@ -91,6 +93,25 @@ def test_a_run_ends_after_its_last_checkpoint_is_written(
     with pytest.raises(OSError, match="No space left"):
         start(config)
     assert status_of(tmp_path / "run")["state"] == "failed"
+
+
+def test_a_run_that_cannot_be_written_reads_no_data(
+    finished, refusing, start, config, monkeypatch
+):
+    monkeypatch.setattr(
+        "unroll_jax.train.tasks.video.task.load",
+        lambda *_, **__: pytest.fail("data were read first"),
+    )
+    before = files_of(finished)
+    refusing(lambda path: path.parent == finished)
+    for act in (
+        evaluated_again,
+        functools.partial(export, log=quiet),
+        lambda folder: start(config, folder.name),
+    ):
+        with pytest.raises(OSError, match=f"No space left on device: '{finished}"):
+            act(finished)
+    assert files_of(finished) == before
 
 
 def test_an_evaluation_that_cannot_be_written_keeps_the_one_before(
