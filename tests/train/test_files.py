@@ -145,7 +145,6 @@ def test_a_pipe_or_a_device_is_never_replaced(tmp_path):
     assert (tmp_path / "device").is_symlink()
 
 
-@pytest.mark.slow
 def test_nothing_is_written_among_the_checkpoints_of_a_run(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     assert check_out(tmp_path / "checkpoints" / "41").name == "41"  # of no run
