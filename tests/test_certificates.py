@@ -169,7 +169,7 @@ def test_a_point_that_stays_has_not_risen():
 
 
 def quartic(rate):
-    """E(y) = sum y^4 / 4 and gradient steps; on [-1, 1] its smoothness is 3."""
+    """E(y) = sum y^4 / 4 and gradient steps. On [-1, 1] its smoothness is 3."""
     return uj.Descent(
         init=lambda key: None,
         energy=lambda params, y, x: 0.25 * jnp.sum(y**4, axis=-1),

@@ -92,7 +92,7 @@ def test_the_true_ends_lie_within_the_error():
             rng.normal(size=d),
         ]
     )
-    # A share e of the width is missed with this probability; the width seen is the true
+    # A share e of the width is missed with this probability. The width seen is the true
     # one less e at either end.
     share = (np.log(1.648 * np.sqrt(d) / FAILURE_PROBABILITY) / (2 * steps - 1)) ** 2
 

@@ -40,7 +40,7 @@ NUMBERS = (
 )
 ZEROS = ("parameters of zero", "input of zero")
 NANS = ("NaN in the state", "NaN in parameters", "NaN in the input")
-# of values; gradients are not tested there
+# of values. Gradients are not tested there
 EXTREMES = (1e-40, 1e-30, 1e-15, 1e15, 1e30)
 INPUT_UNUSED = {"softmax_attention"}
 every_system = pytest.mark.parametrize("name", uj.DESCENTS)
@@ -285,7 +285,7 @@ def test_nan_in_is_nan_out(name):
 @nightly
 @every_system
 def test_float32_overflows_to_infinity_or_is_right(name):
-    """Energies and their gradients in the state; a step is as near as round-off of
+    """Energies and their gradients in the state. A step is as near as round-off of
     the largest token."""
     exact = dict(of_each_case(name, "float64", NUMBERS))
     for kind, (((energy, stepped), gradients), _) in of_each_case(

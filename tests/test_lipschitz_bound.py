@@ -32,7 +32,7 @@ CHANNELS = 3
 
 
 def stacked(layer, seed, spread=1.0):
-    """Parameters of all layers with biases, drawn by NumPy; q over a wide range."""
+    """Parameters of all layers with biases, drawn by NumPy, q over a wide range."""
     rng = np.random.default_rng(seed)
     shapes = jax.eval_shape(layer.init, jax.random.key(0))
     params = jax.tree.map(
@@ -178,7 +178,7 @@ def test_rounding_errors_and_sizes_stay_within_their_bounds(name, monkeypatch):
 
 @every_network
 def test_no_pair_is_moved_further_apart_than_the_constant(name):
-    """Sampled Jacobians, and pairs that gradient ascent moved apart; in float64."""
+    """Sampled Jacobians, and pairs that gradient ascent moved apart, in float64."""
     network, weights, bound_of, shape = NETWORKS[name]()
     x = inputs(shape, 8)
     bound = bound_of(x=x, radius=1.0)
@@ -258,7 +258,7 @@ def test_the_constant_covers_the_rounding_of_scalings():
 
 
 def test_weights_out_of_range_are_never_certified():
-    """NaN where a layer overflows; zeros make no error."""
+    """NaN where a layer overflows. Zeros make no error."""
     layer = convex_potential(DIM, 9)
     params = stacked(layer, 6)
     given = {"x": inputs((DIM,), 2), "radius": 1.0}

@@ -80,7 +80,7 @@ def test_no_point_within_a_radius_changes_its_class():
 
 
 def gaps_and_distances(logits, head, labels):
-    """Of the label's class to each, of logits and of columns, (*batch, classes); 0 and
+    """Of the label's class to each, of logits and of columns, (*batch, classes), 0 and
     inf to itself."""
     gaps = np.take_along_axis(logits, labels[..., None], -1) - logits
     head = np.float64(head)

@@ -126,7 +126,7 @@ def test_the_alignment_is_the_sum_over_single_coordinates():
 
 def test_lemma_d_3_bounds_proximal_steps_in_t():
     """On 10,000 points of either sign, |y - relu(y - p)|^2 is at least (1 - kappa)
-    |p|^2; membership is monotone."""
+    |p|^2. Membership is monotone."""
     kappas = (0.2, 0.4, 0.6, 0.8)
 
     @jax.jit

@@ -27,7 +27,7 @@ def params_of(W):
 
 @jax.jit
 def norm_slope_and_unit(v):
-    """Of each row; the slope of a sum of norms is the unit vector."""
+    """Of each row. The slope of a sum of norms is the unit vector."""
     norms = lambda v: spectral.norm(v, 1)
     return norms(v), jax.grad(lambda v: jnp.sum(norms(v)))(v), spectral.unit(v, 1)
 

@@ -162,7 +162,7 @@ RULES = [
 
 
 def test_penalties_change_by_their_rule():
-    """Violations stay, are met, and shrink to a third; the first step has none to
+    """Violations stay, are met, and shrink to a third. The first step has none to
     compare with."""
     rules = [
         growing_penalty(1.0, **{"factor": 3.0, "tolerance": 0.1} | options)

@@ -1,4 +1,4 @@
-"""Clips of frames and videos go where their folders say; damaged ones are used as
+"""Clips of frames and videos go where their folders say. Damaged ones are used as
 far as they decode."""
 
 import re

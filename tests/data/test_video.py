@@ -1,4 +1,4 @@
-"""Video is prepared once, by any number of processes, whole or not at all; damage to
+"""Video is prepared once, by any number of processes, whole or not at all. Damage to
 prepared data is reported."""
 
 import itertools

@@ -176,7 +176,8 @@ def test_units_without_weights_have_no_effect_and_finite_gradients():
 
 
 def test_weights_out_of_range_give_nan():
-    """W W^T overflows beyond 1e19 in float32; below 1e-19 a unit is as good as absent."""
+    """W W^T overflows beyond 1e19 in float32. Below 1e-19 a unit is as good as
+    absent."""
     layer, params, z = drawn("dense", (2,))
     params, z = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), (params, z))
 

@@ -132,7 +132,7 @@ def test_an_error_names_the_argument(error, words, expression):
 
 @pytest.mark.parametrize("name", [name for name in uj.DESCENTS if "opteq" not in name])
 def test_params_of_another_shape_are_named(name):
-    """Also those that broadcasting would let pass, and None; OptEq takes weights of
+    """Also those that broadcasting would let pass, and None. OptEq takes weights of
     any width."""
     layer, shapes, *tokens = shapes_of(name)
     params = like(shapes)

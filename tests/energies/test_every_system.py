@@ -94,7 +94,7 @@ def test_derivatives_equal_finite_differences(name):
 @nightly
 @pytest.mark.parametrize("name", FURTHER)
 def test_absent_tokens_neither_count_nor_move(name):
-    """Examples of `DESCENTS` are in test_gradients_conformance.py; masks of keys in
+    """Examples of `DESCENTS` are in test_gradients_conformance.py, masks of keys in
     test_hopfield.py."""
     layer, params, y, x = drawn(name)
     shorter = SHORTER.get(name, layer)

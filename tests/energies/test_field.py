@@ -3,7 +3,7 @@ Transformer, Hyper-SET; safeguards. Their steps are compared with NumPy written 
 authors' public code (read, not copied: Ma-Lab-Berkeley/CRATE,
 bhoov/energy-transformer-jax, huyunzhe/hyper-set), to 1e-8 in float64. CRATE's
 model/crate.py adds attention at the scale head_dim^(-1/2) to the tokens and takes ISTA
-steps of .1 at a sparsity of .1; the Energy Transformer's core.py takes twelve steps of
+steps of .1 at a sparsity of .1. The Energy Transformer's core.py takes twelve steps of
 .1.
 """
 

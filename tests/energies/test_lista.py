@@ -39,7 +39,7 @@ def test_lista_equals_the_reference():
 
 @pytest.mark.parametrize("shape", [(9, 12), (40, 9), (5, 1)], ids=str)
 def test_the_default_curvature_bounds_the_dictionary_from_above_by_little(shape):
-    """In float32, for dictionaries of any spread of singular values and any size;
+    """In float32, for dictionaries of any spread of singular values and any size,
     rounding apart."""
     rng = np.random.default_rng(21)
     D = rng.normal(size=(60, *shape)) * 10.0 ** rng.uniform(-2, 2, size=(60, 1, 1))

@@ -16,7 +16,7 @@ DIM, TOKENS = 3, 6
 def radius(W_a, W_f, step_size):
     r"""The radius of the ball, in the norm |Y|_M = Tr(Y M Y^T)^(1/2), M = I + sym(W_f),
     around 0. Attention moves no token by more than (n - 1) e^(-1/2) in z = W_a^T y, as
-    weights fall like exp(-r^2 / 2), and so Y by kappa at most; the gradient step then
+    weights fall like exp(-r^2 / 2), and so Y by kappa at most. The gradient step then
     shrinks |Y|_M by q = |1 - a2 mu|, mu the eigenvalues of M. The pair energy is
     between -n (n - 1) / 2 and 0. So E changes by at most n (n - 1) / 2 + (q^2 (N +
     kappa)^2 - N^2) / 2, N = |Y|_M.
@@ -91,7 +91,7 @@ def test_inside_of_the_ball_it_may_rise():
 def test_there_is_no_ball_for_narrow_w_a():
     """Tokens differ where W_a does not look: attention moves them by a share of
     their size, however large that is."""
-    # one token attends to all; the others to it with weight a, to one another with a^2
+    # one token attends to all, the others to it with weight a, to one another with a^2
     # before softmax
     n, a = 20, 0.3
     place = np.sqrt(-2.0 * np.log(a)) * np.concatenate(

@@ -52,13 +52,13 @@ def inputs(*shape, seed=1, dtype=jnp.float64):
 
 
 def unrolled(step, params, z, x, *, steps):
-    """The equilibrium by so many plain steps that it is exact to round-off; autodiff
+    """The equilibrium by so many plain steps that it is exact to round-off. Autodiff
     goes through them."""
     return jax.lax.scan(lambda z, _: (step(params, z, x), None), z, length=steps)[0]
 
 
 def program(step, **options):
-    """``(params, start, x) -> (z, info)``, compiled; by default one example per row,
+    """``(params, start, x) -> (z, info)``, compiled, by default one example per row,
     and failures are accepted."""
     options = {"batch_ndim": 1, "on_failure": "accept"} | options
     return jax.jit(

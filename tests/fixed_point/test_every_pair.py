@@ -25,13 +25,13 @@ pytestmark = in_float64
 # Averaging takes all of its steps, to the point of least regulariser, at another rate:
 # see test_averaging.
 SOLVING = [name for name in SOLVERS if name != "averaged"]
-# The first two are inexact by choice; the others have no adjoint system.
+# The first two are inexact by choice. The others have no adjoint system.
 EXACT = [name for name in ADJOINTS if name not in ("neumann", "one_step", "unrolled")]
 OPTIONS = {"tol": 1e-10, "max_steps": 2000, "on_failure": "accept", "batch_ndim": 1}
 
 
 class Problem(NamedTuple):
-    """A layer, and the entries that are crossed on it; None is the default of
+    """A layer, and the entries that are crossed on it. None is the default of
     `equilibrium`."""
 
     layer: object

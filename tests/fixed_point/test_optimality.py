@@ -269,7 +269,7 @@ def total(name, p, scale=1.0, **options):
 @pytest.mark.parametrize("forward_mode", [False, True])
 @pytest.mark.parametrize("name", CONDITIONS)
 def test_gradients_have_every_digit_at_any_scale_of_the_condition(name, forward_mode):
-    """In float32; the warning of a failed linear solve is an error here."""
+    """In float32. The warning of a failed linear solve is an error here."""
 
     @jax.jit
     def run(p):

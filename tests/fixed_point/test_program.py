@@ -18,14 +18,14 @@ from tests.marks import types_unchecked
 from unroll_jax import fixed_point as fp
 
 SCALE = 1.0
-# what compiles soonest; exact for slopes of up to a half
+# what compiles soonest, exact for slopes of up to a half
 PLAIN = {"solver": "picard", "adjoint": fp.neumann(30)}
 
 
 def test_later_calls_compile_nothing_and_see_changed_values(
     caplog,
 ):
-    """A new function of the same body and other values reuse programs; another
+    """A new function of the same body and other values reuse programs. Another
     constant is another program."""
     global SCALE
     weights = skew_weights(dtype=jnp.float32)
@@ -97,7 +97,7 @@ DEPENDENT = [  # shares of an example itself and of another, and which that is
 
 
 def test_dependence_is_found_whatever_earlier_values_show():
-    """A gain of 0, the usual start of a norm, comes before; all are values of one
+    """A gain of 0, the usual start of a norm, comes before. All are values of one
     program."""
     step = lambda p, z, x: p[0] * z + p[1] * z[p[2]] + x
     for itself, other, row in DEPENDENT:
@@ -175,7 +175,7 @@ def test_rules_that_close_over_other_arrays_are_other_programs(way, kinds):
 
 @pytest.mark.parametrize("slope", [1.0, 0.5])
 def test_rules_that_see_symbolic_zeros_are_other_programs(slope):
-    """They differ only in the derivative in z; a derivative in both shows no
+    """They differ only in the derivative in z. A derivative in both shows no
     difference."""
 
     @jax.custom_jvp

@@ -6,7 +6,7 @@ __all__ = ["CALLS", "calls"]
 
 
 def calls(table: str) -> Iterator[tuple[type[Exception], str, str]]:
-    """Yields the error, the named argument and the call of each entry; an indented
+    """Yields the error, the named argument and the call of each entry. An indented
     line continues the one before."""
     error: type[Exception] = Exception
     for line in table.replace("\n    ", " ").strip().splitlines():

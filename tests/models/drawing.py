@@ -11,7 +11,7 @@ def normal(*shape, seed=1, dtype=jnp.float64):
 
 def drawn(model, *inputs, scale=0.5, seed=0):
     """Parameters away from the initial ones, where biases are 0 and norms do
-    nothing; in the model's dtypes."""
+    nothing, in the model's dtypes."""
     draw = np.random.default_rng(seed)
     shapes = jax.eval_shape(model.init, jax.random.key(0), *inputs)
     return jax.tree.map(

@@ -128,7 +128,7 @@ every_layer = pytest.mark.parametrize(
 def test_outputs_gradients_records_and_perturbations_equal_the_reference(
     name,
 ):
-    """Gradients against finite differences of the reference; records take the place
+    """Gradients against finite differences of the reference. Records take the place
     of outputs."""
     case = CASES[name]
     model = case.make(param_dtype=jnp.float64, remat=DOTS)

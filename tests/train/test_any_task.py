@@ -219,7 +219,7 @@ def test_functions_of_ones_own_stay_where_options_change(tmp_path):
 
 
 def test_rows_that_fill_the_last_batch_do_not_count():
-    """Batches of eight, of eleven rows of another byte order; losses see their size."""
+    """Batches of eight, of eleven rows of another byte order. Losses see their size."""
     few = {name: array[:11].astype(">f4") for name, array in VALIDATION.items()}
     losses = lambda params, batch: len(batch["clean"]) * layer_losses(params, batch)
     task = linear(losses=losses, test=few)

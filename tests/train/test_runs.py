@@ -1,4 +1,4 @@
-"""Runs resume bit for bit, each in its folder; evaluations read the best checkpoint."""
+"""Runs resume bit for bit, each in its folder. Evaluations read the best checkpoint."""
 
 import shutil
 
