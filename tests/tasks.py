@@ -55,10 +55,12 @@ class InMemory:
 
 def perturbed(params: Any) -> Any:
     rng = np.random.default_rng(0)
-    return jax.tree.map(
-        lambda leaf: leaf + jnp.asarray(0.05 * rng.normal(size=leaf.shape), leaf.dtype),
-        params,
-    )
+
+    def moved(leaf: Any) -> jax.Array:
+        move = 0.05 * rng.normal(size=leaf.shape)
+        return jnp.asarray(np.asarray(leaf) + move.astype(leaf.dtype))
+
+    return jax.tree.map(moved, params)
 
 
 def assert_resumes(

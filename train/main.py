@@ -97,6 +97,7 @@ def fit(
         check_folder,
         check_parent,
         default_folder,
+        require_place,
     )
     from .core.loop import train_run
     from .core.metrics import check_callbacks
@@ -114,6 +115,7 @@ def fit(
     given_out = out or config.out
     folder = check_out(given_out) if given_out else default_folder(config, experiment)
     first_does(lambda: check_parent(config, folder))
+    require_place(folder)
     variants = _variants(trained, config, log)
     places = [folder / variant.name for variant in variants]
     # all of them before the first step

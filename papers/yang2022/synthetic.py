@@ -1,5 +1,6 @@
 """The numbers of Figs. 1 to 4: regions of descent, and alternating descent."""
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -87,8 +88,10 @@ def descent_regions(points: int) -> list[tuple[np.ndarray, Ball]]:
     curvature = {"smoothness_f": 1.0, "convexity_h": 1.0}
     regions = []
     for ratio in RATIOS:
-        inside = in_descent_region(plane, *ends, constant=ratio, **curvature)
-        regions.append((np.asarray(inside), apollonian_ball(*ends, ratio)))
+        region = functools.partial(in_descent_region, constant=ratio, **curvature)
+        inside = np.asarray(jax.jit(region)(plane, *ends))
+        ball = jax.jit(apollonian_ball, static_argnums=2)(*ends, ratio)
+        regions.append((inside, ball))
     return regions
 
 
@@ -106,10 +109,12 @@ def proximal_regions(points: int, seed: int) -> ProximalRegions:
         moved = y - jnp.asarray(b, y.dtype)
         return jnp.sum(mapped**2, -1) + jnp.sum(moved**2, -1)
 
-    inside = [
-        in_proximal_region(h, plane, step_size=step_size, kappa=kappa)
-        for kappa in KAPPAS
-    ]
+    @jax.jit
+    def regions(plane: Array) -> list[Array]:
+        region = functools.partial(in_proximal_region, h, plane, step_size=step_size)
+        return [region(kappa=kappa) for kappa in KAPPAS]
+
+    inside = regions(plane)
     minimiser = np.linalg.solve(hessian, 2.0 * b)
     return ProximalRegions(np.stack(inside), W, b, step_size, minimiser)
 
@@ -170,7 +175,7 @@ def alternating_trace(
         energy=trace["energy"].reshape(-1)[:-1],
         states=trace["states"].reshape(-1, tokens, width)[:-1],
         ratio=trace["ratio"],
-        minimum=float(f(lowest)) + float(g(lowest)),
+        minimum=sum(map(float, jax.jit(lambda y: (f(y), g(y)))(lowest))),
         minimiser=minimiser,
         constant=float(descent_constant(length, length, smoothness["g"])),
         smoothness=smoothness,

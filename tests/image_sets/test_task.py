@@ -3,7 +3,6 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
@@ -41,7 +40,7 @@ def test_losses_are_half_the_squared_errors_at_every_layer(task, params, data):
         noisy = task.corrupt(sets, task.trial, jax.random.key(0))
         return noisy, task.losses(params, noisy, task.trial)[0]
 
-    noisy, losses = run(jnp.asarray(sets), params)
+    noisy, losses = jax.device_get(run(sets, params))
     layers = [np.asarray(leaf, np.float64) for leaf in params["params"]["layers"]]
     for place in range(5):
         outputs = [np.float64(noisy.noisy[place])]

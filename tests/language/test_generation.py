@@ -49,9 +49,9 @@ def test_a_run_answers_with_its_best_weights_by_seed(finished, whole):
         "noise": 0.5,
     }
     # of the seed and the place of the prompt
-    key = jax.random.fold_in(jax.random.key(3), 0)
-    answers = generate(
-        config, model.params["decoder"], questions, key=key[None], **options
+    key = jax.jit(lambda: jax.random.fold_in(jax.random.key(3), 0)[None])()
+    answers = jax.device_get(
+        generate(config, model.params["decoder"], questions, key=key, **options)
     )
     kept = answers.tokens[0][: int(answers.lengths[0]) - bool(answers.stopped[0])]
     assert rows[0]["output"] == tokenizer.decode(kept, special=False).strip()

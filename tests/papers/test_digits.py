@@ -34,6 +34,7 @@ def test_every_layer_is_read_by_one_readout(started):
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
 
+@pytest.mark.nightly
 def test_weights_of_zero_are_plain_training(started, monkeypatch):
     data = tuple(part[:24] for part in digits.digits())
 

@@ -2,7 +2,6 @@
 are in test_steps.py."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from sklearn import metrics
@@ -125,10 +124,15 @@ def test_features_of_every_regulariser_are_those_of_numpy(way, regulariser, stre
         **options,
     )
     module = build(network, 3)
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(5, 7)), jnp.float32)
-    params = module.init(jax.random.key(0), x)
-    _, states = module.apply(params, x, mutable=["intermediates"])
-    found = feature_figures(states, 5)
+
+    @jax.jit
+    def features(x):
+        params = module.init(jax.random.key(0), x)
+        _, states = module.apply(params, x, mutable=["intermediates"])
+        return params, feature_figures(states, 5)
+
+    x = np.random.default_rng(0).normal(size=(5, 7)).astype(np.float32)
+    params, found = features(x)
     z = _numpy_equilibrium(np.float64(x), params["params"], way, regulariser, strength)
     np.testing.assert_allclose(found["feature_absolute"], np.abs(z).mean(1), rtol=1e-4)
     np.testing.assert_allclose(found["feature_square"], (z**2).mean(1), rtol=1e-4)

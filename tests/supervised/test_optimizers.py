@@ -15,6 +15,7 @@ from unroll_jax.train.config.run import (
 from unroll_jax.train.core.optimizers import learning_rates, make_optimizer
 
 STEPS, EPOCH = 100, 5
+STEP = np.arange(STEPS)
 
 
 def rates(**options):
@@ -23,10 +24,7 @@ def rates(**options):
         num_steps=STEPS,
         steps_an_epoch=EPOCH,
     )
-    return np.array([schedule(step) for step in range(STEPS)])
-
-
-STEP = np.arange(STEPS)
+    return np.asarray(jax.jit(jax.vmap(schedule))(np.float32(STEP)))
 
 
 SCHEDULES = {
@@ -84,15 +82,19 @@ RULES = {
 )
 @pytest.mark.standard_promotion("optax mixes its counters with floats")
 def test_steps_of_a_rule_are_its_formula(config, gradient, weight, expected, close):
-    rule, gradient, weight = (
-        make_optimizer(config, num_steps=STEPS),
-        jnp.asarray(gradient),
-        jnp.asarray(weight),
-    )
-    state = rule.init(weight)
-    for one in expected:
-        step, state = rule.update(gradient, state, weight)
-        np.testing.assert_allclose(step, one, rtol=close)
+    rule = make_optimizer(config, num_steps=STEPS)
+
+    @jax.jit
+    def steps(gradient, weight):
+        state = rule.init(weight)
+        found = []
+        for _ in expected:
+            step, state = rule.update(gradient, state, weight)
+            found.append(step)
+        return found
+
+    found = steps(np.float32(gradient), np.float32(weight))
+    np.testing.assert_allclose(found, expected, rtol=close)
 
 
 KERNEL = {"kernel": (3, 3, 4, 5), "dense": (6, 3), "bias": (5,)}

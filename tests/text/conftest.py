@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from tests.data.pretrained.conftest import write_folder
@@ -170,8 +171,11 @@ def built(task_of: Callable[..., Task]) -> Callable[..., tuple[Task, Any]]:
         init = task_of(experiment, **fields).init
         return jax.device_get(jax.jit(init)(jax.random.key(3)))
 
+    def copied(leaf: Any) -> jax.Array:
+        return jnp.asarray(np.array(leaf))  # a step deletes its state
+
     def build(experiment: str, **fields: Any) -> tuple[Task, Any]:
-        params = jax.tree.map(jnp.array, drawn(experiment, **fields))
+        params = jax.tree.map(copied, drawn(experiment, **fields))
         return task_of(experiment, **fields), params
 
     return build

@@ -58,12 +58,15 @@ def _outputs(options, spec):
     return jax.jit(lambda params, noisy: apply(params, noisy, record=lambda y: y))
 
 
+@jax.jit
+def _with_noise(pixels, variance):
+    clean = to_unit(pixels)
+    key = jax.random.fold_in(jax.random.key(NOISE_SEED), 0)
+    return clean, add_noise(clean, variance, key)
+
+
 def _noisy(clips, gamma):
-    clean, key = (
-        to_unit(clips.splits["test"]),
-        jax.random.fold_in(jax.random.key(NOISE_SEED), 0),
-    )
-    return clean, add_noise(clean, gamma * clips.spec.pixel_std, key)
+    return _with_noise(clips.splits["test"], gamma * clips.spec.pixel_std)
 
 
 def test_rmse_is_that_of_all_pixels_on_the_byte_scale(evaluated, clips):

@@ -53,7 +53,7 @@ def test_a_task_comes_within_its_bounds_and_callbacks_hear(tmp_path):
     assert evaluation["layer_losses"][1] < 0.6 * evaluation["layer_losses"][0]
 
 
-X = jnp.ones(3)
+X = jnp.asarray(np.ones(3))
 NARROW = {name: array[:, :4] for name, array in VALIDATION.items()}
 NOT_FINITE = np.where(np.arange(64)[:, None] == 5, np.nan, TRAIN["clean"])
 REFUSED = [
@@ -88,6 +88,9 @@ REFUSED = [
     ({"init": lambda key: {}}, "init must return parameters"),
     ({"init": lambda key: {"a.b": X, "a": {"b": 2 * X}}}, "'a.b'"),
     ({"init": lambda key: {"w": X, "table": np.array([2**40])}}, "table"),
+    ({"init": lambda key: {"w": X, "count": 3}}, "['count']\" is of int32"),
+    ({"init": lambda key: {"w": X * 1j}}, "is of complex64"),
+    ({"init": lambda key: {"w": X, "none": np.zeros((0, 3))}}, "has no element"),
 ]
 
 

@@ -19,7 +19,7 @@ def test_the_gradient_in_parts_is_autodiffs(parts, affine):
     rng = np.random.default_rng(0)
     probe = lambda rows: jnp.zeros((rows, 4))
     weights, rows = (
-        jnp.asarray(rng.normal(size=size), jnp.float32) for size in ((3, 4), (12, 3))
+        rng.normal(size=size).astype(np.float32) for size in ((3, 4), (12, 3))
     )
 
     def losses(weights, rows, shift):

@@ -90,7 +90,7 @@ def test_the_floors_are_fitted_on_train_and_meet_the_noise(clips, changed, monke
     monkeypatch.setattr(video_models, "total_variation", lambda noisy, deviation: noisy)
     floors.cache_clear()
     task = traced_task(changed(method="plain"), clips)
-    params = task.init(jax.random.key(0))
+    params = jax.jit(task.init)(jax.random.key(0))
     figures = task.baselines(params, evaluate_trials(task, params)[1])
     floors.cache_clear()
     for name in (LINEAR, CLASSICAL):

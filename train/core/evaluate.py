@@ -48,6 +48,7 @@ def read(task: Task, params: Params, split: str, trial: Trial) -> Reading:
     return {name: np.concatenate([one[name] for one in parts]) for name in parts[0]}
 
 
+@jax.jit
 def evaluation_key(index: int) -> jax.Array:
     """Returns the key of the noise of a batch of an evaluation."""
     return jax.random.fold_in(jax.random.key(NOISE_SEED), index)

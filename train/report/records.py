@@ -142,7 +142,7 @@ _IMAGES = ReportSpec(
 )
 _SCENES = _IMAGES._replace(
     metric="intersection_over_union",
-    title="mIoU",
+    title="mean IoU",
     work="to name the class of every pixel of a scene",
     label="mIoU %",
     note=(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from ..config.options import flat
 from ..system.files import without_folders
@@ -264,7 +264,7 @@ def interval(values: Array) -> str:
     """The mean, and where there are several values its interval over seeds
     (Student's t)."""
     mean, count = np.mean(values), len(values)
-    reach = stats.t.ppf(0.5 + LEVEL / 2, max(count - 1, 1)) * np.std(values)
+    reach = special.stdtrit(max(count - 1, 1), 0.5 + LEVEL / 2) * np.std(values)
     reach /= max(count - 1, 1) ** 0.5  # np.std divides by the count, not by one less
     return _with_ends([mean, mean - reach, mean + reach], count, "+.1f")
 

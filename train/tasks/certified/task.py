@@ -31,7 +31,7 @@ from ...core.metrics import Predictions, write_predictions
 from ...core.task import Log, Params, Row, Task
 from ...data.pictures import ImageSpec
 from ...system.distributed import fetch
-from ..common import pictures_of, to_unit
+from ..common import pictures_of, probabilities, to_unit
 from ..images.task import Classifier, classification, load_images, without_images
 from .options import CertifiedConfig, CertifiedNetwork
 
@@ -145,14 +145,20 @@ def make(options: CertifiedConfig, data: Any) -> Task:
 
     base = classification(options, data, Classifier(init, apply, loss), make)
 
+    @jax.jit
+    def margins_of(
+        params: Params, logits: Array, labels: Any, bound: Any = 1.0
+    ) -> Array:
+        return certified_radius(logits, head_of(params), labels=labels, bound=bound)
+
     def radii_of(
         params: Params, pictures: np.ndarray, labels: Any = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Returns logits and radii, computed in float64: negative where a label is not
         the answer, 0 for a network without a useful bound."""
         with jax.enable_x64(True):
-            wide = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), params)
-            pixels = jnp.asarray(pictures, jnp.float64) / 255.0
+            wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+            pixels = np.asarray(pictures, np.float64) / 255.0
             logits, _ = _apply_wide(apply, wide, pixels)
             bound = lipschitz(
                 *_parts(network, wide),
@@ -161,8 +167,8 @@ def make(options: CertifiedConfig, data: Any) -> Task:
                 radius=math.sqrt(math.prod(spec.shape)),
                 dtype="float64",
             )
-            given = None if labels is None else jnp.asarray(labels, jnp.int32)
-            radius = certified_radius(logits, head_of(wide), labels=given, bound=bound)
+            given = None if labels is None else np.asarray(labels, np.int32)
+            radius = margins_of(wide, logits, given, bound)
             return np.asarray(logits), np.asarray(radius)
 
     def read_test(params: Params) -> tuple[np.ndarray, np.ndarray]:
@@ -180,13 +186,12 @@ def make(options: CertifiedConfig, data: Any) -> Task:
         figures = base.row(params, reading)
         if not bounded:
             return figures | {"certified": 0.0}
-        head = head_of(jax.tree.map(jnp.asarray, fetch(params)))
+        host = fetch(params)
         found = []
         for batch in data.examples("validation", batch_size=READ_TOGETHER):
             logits = base.inner.read(params, batch.images)
-            labels = jnp.asarray(batch.labels).astype(jnp.int32)
-            radii = certified_radius(jnp.asarray(logits), head, labels=labels)
-            found.append(np.asarray(radii))
+            labels = np.asarray(batch.labels, np.int32)
+            found.append(np.asarray(margins_of(host, logits, labels)))
         shares = _shares(np.concatenate(found), options.radii)
         return figures | {"certified": float(np.mean(list(shares.values())))}
 
@@ -219,7 +224,7 @@ def make(options: CertifiedConfig, data: Any) -> Task:
         a list, scaled as the train images."""
         pictures, several = pictures_of(inputs, spec.shape)
         logits, radii = radii_of(fetch(params), pictures)
-        shares = np.asarray(jax.nn.softmax(logits))
+        shares = np.asarray(probabilities(logits))
         found = [
             Certified(spec.class_names[int(one.argmax())], share, float(radius))
             for one, share, radius in zip(logits, shares, radii, strict=True)
@@ -252,13 +257,17 @@ def _attack(params: Params, task: Task, options: CertifiedConfig, radii: Any) ->
     count = min(options.attack_examples, total)
     numbers = np.arange(count) * total // count
     batch = data.read("test", numbers)
-    pixels = to_unit(batch.images)
-    labels = jnp.asarray(batch.labels).astype(jnp.int32)
+    labels = np.asarray(batch.labels, np.int32)
     shares = {}
     gaps = {}
     for radius in sorted(options.attacks):
         least = _least_margins(
-            task.inner.logits, params, pixels, labels, radius, options.attack_steps
+            task.inner.logits,
+            params,
+            batch.images,
+            labels,
+            radius,
+            options.attack_steps,
         )
         shares[str(radius)] = float(np.mean(np.asarray(least) > 0.0))
         certified = float(np.mean(radii[numbers] > radius))
@@ -275,14 +284,14 @@ def _attack(params: Params, task: Task, options: CertifiedConfig, radii: Any) ->
 def _least_margins(
     logits: Any,
     params: Params,
-    pixels: Array,
+    pictures: Array,
     labels: Array,
     radius: Any,
     num_steps: int,
 ) -> Array:
     key = jax.random.key(ATTACK_SEED)
     of = functools.partial(logits, params)
-    return attack(of, pixels, labels, radius, key, num_steps=num_steps)
+    return attack(of, to_unit(pictures), labels, radius, key, num_steps=num_steps)
 
 
 def _smallest(radii: np.ndarray) -> dict[str, float]:

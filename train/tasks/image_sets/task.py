@@ -33,7 +33,7 @@ from ..common import (
     unrolled_transformer,
     with_reference,
 )
-from ..floors import LINEAR, ClassGaussians, fit_linear
+from ..floors import LINEAR, ClassGaussians, LinearLayer, fit_linear
 from .data import SetData, SetSpec, load
 from .options import BOUNDS, INPUT_LOSS, ImageSetConfig
 
@@ -224,7 +224,7 @@ def floors(
         key=lambda one: _error(one, data, "validation", trained),
     )
     denoisers: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {
-        LINEAR: lambda noisy, _: np.asarray(layer(jnp.asarray(noisy))),
+        LINEAR: lambda noisy, _: np.asarray(_linear(layer, noisy)),
         MEAN: lambda noisy, _: noisy.mean(axis=1, keepdims=True),
         MIXTURE: mixture,
     }
@@ -244,12 +244,16 @@ def _error(
     evaluation."""
     errors = []
     for batch, key in keyed(data.examples(split, batch_size=READ_TOGETHER)):
-        clean = to_unit(batch)
-        noisy = np.asarray(add_noise(clean, variance, jax.random.split(key)[0]))
-        errors.append(
-            0.5
-            * np.sum(
-                (denoise(noisy, variance) - np.asarray(clean)) ** 2, axis=-1
-            ).reshape(-1)
-        )
+        clean, noisy = map(np.asarray, _noisy(batch, variance, key))
+        squares = np.sum((denoise(noisy, variance) - clean) ** 2, axis=-1)
+        errors.append(0.5 * squares.reshape(-1))
     return float(np.mean(np.concatenate(errors), dtype=np.float64))
+
+
+_linear = jax.jit(LinearLayer.__call__)
+
+
+@jax.jit
+def _noisy(batch: Array, variance: Any, key: jax.Array) -> tuple[Array, Array]:
+    clean = to_unit(batch)
+    return clean, add_noise(clean, variance, jax.random.split(key)[0])

@@ -122,7 +122,8 @@ def make(options: SparseCodingConfig, data: Any) -> Task:
 
     def ista() -> Params:
         """Returns parameters with which layers are steps of ISTA."""
-        return dict(model.clone(noise=None).init(jax.random.key(0), no_signal))
+        init = jax.jit(model.clone(noise=None).init)
+        return dict(init(jax.random.key(0), no_signal))
 
     def baselines(params: Params, readings: Any) -> Row:
         of_ista, _ = evaluate_trials(task, ista())

@@ -381,7 +381,7 @@ def disturbed_windows(
     for batch in data.examples(
         split, batch_size=max(BATCH_SIZE // positions, 1) * positions
     ):
-        clean = np.asarray(to_unit(batch))
+        clean = np.asarray(jax.jit(to_unit)(batch))
         windows = np.split(clean, len(clean) // positions)
         frames = [
             disturbed(
