@@ -78,15 +78,15 @@ class SharedColumns(NamedTuple):
 
     Attributes:
       of_all: ``(outputs, batch) -> [columns, ...]``, of all constraints in their order.
-      index: place of the constraint in that order.
+      place: number of the constraint in that order, from 0.
     """
 
     of_all: Callable[[Any, Any], Sequence[Mapping[str, tuple[Any, Any]]]]
-    index: int
+    place: int
 
     def __call__(self, outputs: Any, batch: Any) -> Mapping[str, tuple[Any, Any]]:
         """Returns the columns of this constraint."""
-        return self.of_all(outputs, batch)[self.index]
+        return self.of_all(outputs, batch)[self.place]
 
 
 def column_sums(
@@ -125,7 +125,7 @@ def column_sums(
         if isinstance(columns, SharedColumns):
             if columns.of_all not in shared:
                 shared[columns.of_all] = columns.of_all(outputs, batch)
-            pairs = shared[columns.of_all][columns.index]
+            pairs = shared[columns.of_all][columns.place]
         else:
             pairs = columns(outputs, batch)
         sums[name] = {

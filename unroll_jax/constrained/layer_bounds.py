@@ -257,8 +257,8 @@ def _constraints(
 def _constraint(
     columns: SharedColumns, limits: _Limits, form: str, of_samples: bool
 ) -> Constraint:
-    share = limits.shares[columns.index].item()
-    least = limits.least[columns.index].item()
+    share = limits.shares[columns.place].item()
+    least = limits.least[columns.place].item()
 
     def bound(means: dict[str, Array]) -> Array:
         if share:
