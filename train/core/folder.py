@@ -38,7 +38,7 @@ FACTS = "model.json"  # of the data, for the model
 # of the run folders that this package writes
 VERSION = ".".join(__version__.split(".")[:2])
 # By version: the older ones whose run folders it reads.
-READS: dict[str, tuple[str, ...]] = {"0.3": ()}
+READS: dict[str, tuple[str, ...]] = {"0.4": ()}
 FINISHED = "finished"  # the state of a run that is not trained any more
 ANEW = (
     "pass another --out, or --overwrite (overwrite=True from Python), which deletes"
