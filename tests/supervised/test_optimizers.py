@@ -86,12 +86,8 @@ def test_steps_of_a_rule_are_its_formula(config, gradient, weight, expected, clo
 
     @jax.jit
     def steps(gradient, weight):
-        state = rule.init(weight)
-        found = []
-        for _ in expected:
-            step, state = rule.update(gradient, state, weight)
-            found.append(step)
-        return found
+        update = lambda state, _: rule.update(gradient, state, weight)[::-1]
+        return jax.lax.scan(update, rule.init(weight), length=len(expected))[1]
 
     found = steps(np.float32(gradient), np.float32(weight))
     np.testing.assert_allclose(found, expected, rtol=close)
