@@ -54,8 +54,8 @@ class InMemory:
 
 def perturbed(params: Any) -> Any:
     rng = np.random.default_rng(0)
-    draw = lambda leaf: np.asarray(0.05 * rng.normal(size=leaf.shape), leaf.dtype)
-    return jax.tree.map(lambda leaf: np.asarray(leaf) + draw(leaf), params)
+    move = lambda leaf: 0.05 * rng.normal(size=leaf.shape) + np.asarray(leaf)
+    return jax.device_put(jax.tree.map(move, params))
 
 
 def assert_resumes(

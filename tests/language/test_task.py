@@ -26,10 +26,9 @@ pytestmark = pytest.mark.xdist_group("language")
 @pytest.fixture(scope="module")
 def started(task_of):
     task, rng = task_of(train_gamma=0.0), np.random.default_rng(1)
-    draw = lambda leaf: jnp.asarray(
-        rng.normal(scale=0.5, size=leaf.shape).astype(leaf.dtype)
-    )
-    params = jax.tree.map(draw, jax.eval_shape(task.init, jax.random.key(1)))
+    draw = lambda leaf: rng.normal(scale=0.5, size=leaf.shape)
+    shapes = jax.eval_shape(task.init, jax.random.key(1))
+    params = jax.device_put(jax.tree.map(draw, shapes))
     return task, params, wide(params["decoder"])
 
 

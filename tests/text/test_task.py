@@ -21,7 +21,7 @@ pytestmark = pytest.mark.xdist_group("text-runs")  # whose tasks are compiled on
 
 
 def jnp_batch(batch):
-    return TokenBatch(*map(jnp.asarray, batch))
+    return jax.device_put(TokenBatch(*batch))
 
 
 def first_batch(data, **options):

@@ -34,7 +34,7 @@ def layer_losses(params, batch):
 
 
 def equal_weights(key):
-    return {"w": np.full((8, 8), 0.1, np.float32)}
+    return {"w": jnp.full((8, 8), 0.1)}
 
 
 def linear(
