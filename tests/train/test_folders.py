@@ -106,13 +106,15 @@ def test_the_error_of_a_callback_names_the_checkpoint(tmp_path):
 
 def test_figures_that_are_no_json_leave_no_folder(tmp_path):
     """Those of data and, before any training, those of an evaluation."""
-    for wrong in ({"size": jnp.inf}, {1: 2}, [1]):
-        task = steady()._replace(fingerprint=lambda wrong=wrong: wrong)
-        with one_line("must be (finite numbers|a dict|texts)"):
+    for name, wrong, words in (
+        ("fingerprint", {"size": jnp.inf}, "must be finite numbers"),
+        ("fingerprint", {1: 2}, "must be texts"),
+        ("fingerprint", [1], "must be a dict"),
+        ("baselines", {"key": object()}, "evaluate.*'key'.* must be finite numbers"),
+    ):
+        task = steady()._replace(**{name: lambda *_, wrong=wrong: wrong})
+        with one_line(words):
             fit(task, out=tmp_path / "run", log=quiet)
-    task = steady()._replace(baselines=lambda params, readings: {"key": object()})
-    with one_line("evaluate.*'key'.* must be finite numbers"):
-        fit(task, out=tmp_path / "run", log=quiet)
     assert not (tmp_path / "run").exists()
 
 
