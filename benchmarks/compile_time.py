@@ -39,9 +39,11 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
     cases = {f"layers_{n}": functools.partial(training_step, n) for n in depths}
     others = dict.fromkeys(cases, "layers_1")
     for name in QUICK_LAYERS if quick else LAYERS:
-        cases[name] = functools.partial(unrolled_gradient, name, plain=False)
-        others[name] = f"{name}, plain"
-        cases[others[name]] = functools.partial(unrolled_gradient, name, plain=True)
+        plain, loop = f"{name}, plain", f"{name}, unroll=1"
+        cases[plain] = functools.partial(unrolled_gradient, name, plain=True)
+        cases[name] = functools.partial(unrolled_gradient, name)
+        cases[loop] = functools.partial(unrolled_gradient, name, unroll=1)
+        others |= {name: plain, loop: plain}
     record = Record()
     for name, seconds in _timed(cases, repeats).items():
         record.time(f"{name}_seconds", seconds)
@@ -70,11 +72,13 @@ def training_step(num_layers: int) -> Case:
     return jit_step(task, plan), (init_state(task, plan, config.seed), frames)
 
 
-def unrolled_gradient(name: str, *, plain: bool) -> Case:
+def unrolled_gradient(
+    name: str, *, plain: bool = False, unroll: int | None = None
+) -> Case:
     """The gradient of 12 layers in their parameters and the state, by the library or
     in plain JAX.
 
-    They are of the example of `DESCENTS`.
+    They are of the example of `DESCENTS`. ``unroll`` is that of `unroll_jax.unroll`.
     """
     descent, y, x = uj.DESCENTS[name].example(jax.random.key(0), (4,))
     params = jax.vmap(descent.init)(jax.random.split(jax.random.key(1), NUM_LAYERS))
@@ -85,7 +89,7 @@ def unrolled_gradient(name: str, *, plain: bool) -> Case:
             after, _ = jax.lax.scan(step, y, params, length=NUM_LAYERS)
         else:
             options = {"num_layers": NUM_LAYERS, "tied": False, "record": None}
-            after, _ = uj.unroll(descent, params, y, x, **options)
+            after, _ = uj.unroll(descent, params, y, x, unroll=unroll, **options)
         return jnp.sum(after**2)
 
     return jax.jit(jax.value_and_grad(loss, argnums=(0, 1))), (params, y, x)

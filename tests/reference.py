@@ -1,9 +1,10 @@
 """The equations of the library in float64 NumPy, written from the papers: loops over
-pairs, no tricks, no JAX."""
+pairs, no tricks, no JAX. And arrays for tests."""
 
 import itertools
 from collections.abc import Callable
 
+import jax
 import numpy as np
 from scipy.special import softmax
 
@@ -206,3 +207,8 @@ def random_graph(rng, n, share=0.5):
 
 def gaussian(*shape, seed=0):
     return np.random.default_rng(seed).normal(size=shape)
+
+
+def jax_array(values, dtype=None):
+    """An array of JAX without a program; `jnp.asarray` compiles one for each shape."""
+    return jax.device_put(np.asarray(values, dtype))

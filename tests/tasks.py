@@ -62,7 +62,7 @@ def assert_resumes(
     config: Any, whole: Path, again: Path, *, experiment: str, steps: tuple[int, int]
 ) -> dict[str, Any]:
     """A copy of a run that is cut back to the first of two checkpoints ends as the
-    whole; returns its evaluation."""
+    whole. Returns its evaluation."""
     log: list[str] = []
     shutil.copytree(whole, again)
     shutil.rmtree(again / "checkpoints" / str(steps[1]))

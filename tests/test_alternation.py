@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
 from tests.marks import in_float64
-from tests.reference import gaussian
+from tests.reference import gaussian, jax_array
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import Proximal, TransformerParams, box, transformer_parts
 
@@ -128,7 +128,7 @@ def test_absent_tokens_neither_move_nor_count(phi, first):
         padded = np.full((2, 6, DIM), padding)
         padded[:, :4] = y
         by_padded, (stepped, padded_energy) = measure(
-            padded, params, Anchor(None, jnp.asarray(there))
+            padded, params, Anchor(None, jax_array(there))
         )
         assert_array_equal(stepped[:, 4:], padded[:, 4:])
         assert_allclose(stepped[:, :4], expected, rtol=1e-12)

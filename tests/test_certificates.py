@@ -13,6 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import unroll_jax as uj
 from tests.energies.dust_reference import soft
 from tests.marks import in_float64
+from tests.reference import jax_array
 from unroll_jax import certificates as certified
 from unroll_jax.certificates import Outcome, certify
 from unroll_jax.descent import Anchor
@@ -94,7 +95,8 @@ def test_padding_does_not_change_a_certificate(phi):
         filled, anchor = np.full((2, 2, 9, 32), padding)
         filled[:, 1:7], anchor[:, 1:7] = y, y[:, :1]
         certificate = check(
-            filled, Anchor(anchor, jnp.asarray((np.arange(9) > 0) & (np.arange(9) < 7)))
+            filled,
+            Anchor(anchor, jax_array((np.arange(9) > 0) & (np.arange(9) < 7))),
         )
         chex.assert_trees_all_close(certificate, plain, rtol=1e-9, atol=1e-11)
     assert np.all(np.isfinite(plain.energy))
@@ -169,7 +171,7 @@ def test_a_point_that_stays_has_not_risen():
 
 
 def quartic(rate):
-    """E(y) = sum y^4 / 4 and gradient steps; on [-1, 1] its smoothness is 3."""
+    """E(y) = sum y^4 / 4 and gradient steps. On [-1, 1] its smoothness is 3."""
     return uj.Descent(
         init=lambda key: None,
         energy=lambda params, y, x: 0.25 * jnp.sum(y**4, axis=-1),
@@ -214,9 +216,10 @@ def test_layers_may_have_parameters_of_their_own():
     rates = np.array([0.1, 0.5, 0.3])
     y = np.linspace(0.2, 1.0, 6).reshape(2, 3)
     options = {"smoothness": 3.0, "num_points": 1}
-    whole = jax.jit(
+    run = jax.jit(
         lambda rates, y: certify(layer, rates, y, **options, num_layers=3, tied=False)
-    )(rates, y)
+    )
+    whole = jax.device_get(run(rates, y))
     assert whole.energy.shape == (4, 2)
 
     @jax.jit
@@ -224,7 +227,7 @@ def test_layers_may_have_parameters_of_their_own():
         return (certify(layer, rate, y, **options), layer.step(rate, y, None))
 
     for place, rate in enumerate(rates):
-        certificate, y = single(rate, y)
+        certificate, y = jax.device_get(single(rate, y))
         expected, actual = (
             jax.tree.map(lambda leaf, i=i: leaf[i], c)
             for c, i in ((certificate, 0), (whole, place))
@@ -233,7 +236,7 @@ def test_layers_may_have_parameters_of_their_own():
 
 
 def test_the_verdict_on_states_of_bfloat16_is_computed_in_float32():
-    y = jnp.linspace(0.2, 1.0, 9).reshape(3, 3).astype(jnp.bfloat16)
+    y = jax_array(np.linspace(0.2, 1.0, 9).reshape(3, 3), jnp.bfloat16)
     certificate = jax.jit(lambda y: uj.certify(quartic(0.5), None, y, smoothness=3.0))(
         y
     )
@@ -242,8 +245,10 @@ def test_the_verdict_on_states_of_bfloat16_is_computed_in_float32():
     assert_allclose(certificate.slope[0], np.sum(wide**3 * move, axis=-1), rtol=0.02)
     assert np.all(certificate.outcome == Outcome.GUARANTEED)
     halving = quartic(0.5)._replace(step=lambda params, y, x: 0.5 * y)
-    after = jax.jit(lambda y: uj.certify(halving, None, y))(y).energy[1]
-    assert_allclose(after, np.sum((0.5 * wide) ** 4, axis=-1) / 4.0, rtol=1e-6)
+    halved = jax.jit(lambda y: uj.certify(halving, None, y))(y).energy
+    assert_allclose(
+        np.asarray(halved)[1], np.sum((0.5 * wide) ** 4, axis=-1) / 4.0, rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize("size", [1e-30, 1e25])

@@ -12,9 +12,10 @@ from scipy.optimize import minimize
 
 import unroll_jax as uj
 from tests.marks import in_float64, nightly
+from tests.reference import jax_array
 from unroll_jax.certificates import Outcome
 
-BATCH = (2, 3)  # of all draws; an example does not depend on its batch, see below
+BATCH = (2, 3)  # of all draws. An example does not depend on its batch, see below
 KEYS = 200
 # keys, or a signal
 NEED_THEIR_INPUT = {
@@ -75,7 +76,7 @@ def energies_and_roundoff(energy, params, y, stepped, x, event_ndim=2):
     round-off only. Each energy is computed as if its tokens and anchors were off by
     some units of round-off, and the step is rounded likewise, relative to the largest
     token or anchor. So: that relative error times the sum of |dE/dz| max|z| over all
-    entries z of both points, plus the same share of the energy itself; 32 units, as
+    entries z of both points, plus the same share of the energy itself, 32 units, as
     sums have up to 20 terms.
     """
     event = tuple(range(-event_ndim, 0))
@@ -107,7 +108,7 @@ def energies_and_roundoff(energy, params, y, stepped, x, event_ndim=2):
 @both_dtypes
 def test_every_step_lowers_its_energy_where_its_condition_holds(name, dtype):
     """200 random keys at once, tokens and anchors scaled over six orders of
-    magnitude; also shows that both map."""
+    magnitude. Also shows that both map."""
     condition = uj.DESCENTS[name].condition
     event_ndim = uj.DESCENTS[name].event_ndim
     with jax.enable_x64(dtype == "float64"):
@@ -152,7 +153,7 @@ def test_the_check_finds_the_step_that_rises():
     """Theorem 3.1 of Yang et al. (2022) as printed, R = |Y|^2 / 2: a hub and six
     leaves."""
     leaves = np.concatenate([np.full((6, 1), 999.5), 2.0 * np.eye(6)], axis=1)
-    y = jnp.asarray(np.concatenate([1000.0 * np.eye(1, 7), leaves]))
+    y = jax_array(np.concatenate([1000.0 * np.eye(1, 7), leaves]))
     exact = uj.attention(ridge=1.0)
     printed = uj.attention(form="softmax")
     params = exact.init(jax.random.key(0))

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
 from tests.marks import in_float64, nightly
-from tests.reference import gaussian
+from tests.reference import gaussian, jax_array
 from unroll_jax import certificates as certified
 from unroll_jax.certificates.curvature import FAILURE_PROBABILITY, hessian_product
 from unroll_jax.descent import Anchor
@@ -56,7 +56,7 @@ def test_repeated_eigenvalues_a_flat_energy_and_a_pytree_of_states():
     def tree_energy(y):
         return (
             y["a"] ** 2
-            + jnp.sum(jnp.array([1.5, 4.0]) * y["b"] ** 2, -1)
+            + jnp.sum(jax_array([1.5, 4.0]) * y["b"] ** 2, -1)
             + y["a"] * y["b"][..., 0]
         )
 
@@ -92,7 +92,7 @@ def test_the_true_ends_lie_within_the_error():
             rng.normal(size=d),
         ]
     )
-    # A share e of the width is missed with this probability; the width seen is the true
+    # A share e of the width is missed with this probability. The width seen is the true
     # one less e at either end.
     share = (np.log(1.648 * np.sqrt(d) / FAILURE_PROBABILITY) / (2 * steps - 1)) ** 2
 

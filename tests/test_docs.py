@@ -104,7 +104,7 @@ def test_the_energy_of_the_docs_is_certified():
 
 @pytest.mark.slow
 def test_the_loops_of_the_docs_end_within_their_bounds():
-    """No class of digits is above its bound by 0.01 nats; without multipliers the
+    """No class of digits is above its bound by 0.01 nats. Without multipliers the
     worst is, by 0.02, 0.04 and 0.5."""
     names = run("how_to/training_loops.md")
     x, y, zeros = names["x"], names["y"], {"loss": jnp.zeros(10)}
@@ -124,7 +124,7 @@ def test_the_loops_of_the_docs_end_within_their_bounds():
 def test_python_of_the_readme_does_what_it_says():
     names, blocks = {}, python_blocks(README)
     execute(blocks[:2], "README.md", names)
-    # of the import; a message on failure would be an error
+    # of the import. A message on failure would be an error
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from jaxopt import AndersonAcceleration

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
 from tests.marks import nightly, types_unchecked
-from tests.reference import gaussian
+from tests.reference import gaussian, jax_array
 from unroll_jax.descent import Anchor
 
 # NumPy arrays of any dtype, as users pass them
@@ -40,7 +40,7 @@ NUMBERS = (
 )
 ZEROS = ("parameters of zero", "input of zero")
 NANS = ("NaN in the state", "NaN in parameters", "NaN in the input")
-# of values; gradients are not tested there
+# of values. Gradients are not tested there
 EXTREMES = (1e-40, 1e-30, 1e-15, 1e15, 1e30)
 INPUT_UNUSED = {"softmax_attention"}
 every_system = pytest.mark.parametrize("name", uj.DESCENTS)
@@ -146,7 +146,7 @@ def results(name, dtype):
             cotangent[0] if keys else there(cotangent),
         )
         together = values_and_gradients(
-            descent, params, *padded, jnp.asarray(present), cotangent, weights
+            descent, params, *padded, jax_array(present), cotangent, weights
         )
         return together, values_and_gradients(descent, params, *alone, weights)
 
@@ -285,7 +285,7 @@ def test_nan_in_is_nan_out(name):
 @nightly
 @every_system
 def test_float32_overflows_to_infinity_or_is_right(name):
-    """Energies and their gradients in the state; a step is as near as round-off of
+    """Energies and their gradients in the state. A step is as near as round-off of
     the largest token."""
     exact = dict(of_each_case(name, "float64", NUMBERS))
     for kind, (((energy, stepped), gradients), _) in of_each_case(

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.reference import jax_array
 from unroll_jax import linen
 from unroll_jax.nnx import Equilibrium
 
-X = jnp.asarray(np.random.default_rng(0).normal(size=(4, 3)), jnp.float32)
+X = jax_array(np.random.default_rng(0).normal(size=(4, 3)))
 
 
 class LinenCell(nn.Module):

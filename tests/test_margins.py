@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
 from tests.marks import in_float64
-from tests.reference import gaussian
+from tests.reference import gaussian, jax_array
 from unroll_jax.certificates import (
     LipschitzBound,
     attack,
@@ -80,7 +80,7 @@ def test_no_point_within_a_radius_changes_its_class():
 
 
 def gaps_and_distances(logits, head, labels):
-    """Of the label's class to each, of logits and of columns, (*batch, classes); 0 and
+    """Of the label's class to each, of logits and of columns, (*batch, classes), 0 and
     inf to itself."""
     gaps = np.take_along_axis(logits, labels[..., None], -1) - logits
     head = np.float64(head)
@@ -116,35 +116,28 @@ def test_radii_are_the_formula_rounded_down():
     assert np.any(of_prediction > 0.03)
 
 
-def test_opposite_unit_columns_halve_a_margin():
-    """A margin over sqrt(2) would claim more than the boundary's distance."""
-    head = jnp.array([[1.0, -1.0]])
-    radius = float(radii(jnp.array([0.3, -0.3]), head))
-    assert 0.2999 < radius <= 0.3 < 0.6 / np.sqrt(2.0)
-
-
 def test_margins_within_rounding_have_radius_0():
-    tie = jnp.array([1.0, 1.0, 0.0])
-    close = jnp.array([1.0, 1.0 - 1e-7, 0.0])
+    tie = np.array([1.0, 1.0, 0.0])
+    close = np.array([1.0, 1.0 - 1e-7, 0.0])
     for labels in (None, np.array(0)):
-        assert float(radii(tie, jnp.eye(3), labels=labels)) == 0.0
+        assert float(radii(tie, np.eye(3), labels=labels)) == 0.0
     rounded = LipschitzBound(1.0, 1e-6, 1.0, 9.0)
-    assert float(radii(close, jnp.eye(3), bound=rounded)) == 0.0
+    assert float(radii(close, np.eye(3), bound=rounded)) == 0.0
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_logits_that_are_not_finite_are_never_certified(bad):
-    logits = jnp.array([[1.0, bad, 0.0], [1.0, 0.0, 0.0]])
-    radius = np.asarray(radii(logits, jnp.eye(3)))
+    logits = np.array([[1.0, bad, 0.0], [1.0, 0.0, 0.0]])
+    radius = np.asarray(radii(logits, np.eye(3)))
     assert np.isnan(radius[0])
     assert radius[1] > 0.0
-    of_head = jnp.eye(3).at[0, 0].set(bad)
+    of_head = np.diag([bad, 1.0, 1.0])
     assert not float(radii(logits[1], of_head)) > 0.0
 
 
 @pytest.mark.parametrize("bad", [-1, 3])
 def test_an_unknown_label_is_named_or_gives_nan(bad):
-    logits = jnp.array([1.0, 0.5, 0.0])
+    logits = jax_array([1.0, 0.5, 0.0])
     label = np.array(bad)
 
     def loss(label):
@@ -158,19 +151,19 @@ def test_an_unknown_label_is_named_or_gives_nan(bad):
 
 def test_empty_batches_single_classes_and_equal_columns():
     """Classes with equal columns keep their order for every input."""
-    assert radii(jnp.ones((0, 3)), jnp.eye(3)).shape == (0,)
-    assert float(radii(jnp.ones(1))) == np.inf
-    same = jnp.ones((2, 2))
-    logits = jnp.array([1.0, 0.0])
+    assert radii(np.ones((0, 3)), np.eye(3)).shape == (0,)
+    assert float(radii(np.ones(1))) == np.inf
+    same = np.ones((2, 2))
+    logits = np.array([1.0, 0.0])
     assert float(radii(logits, same)) == np.inf
     assert float(radii(logits, same, labels=np.array(1))) == -np.inf
-    assert float(radii(jnp.ones(2), same)) == 0.0
+    assert float(radii(np.ones(2), same)) == 0.0
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_low_precision_logits_are_widened(dtype):
-    logits = jnp.asarray([[1.0, 0.5], [0.25, 3.0]], dtype)
-    radius = radii(logits, jnp.eye(2, dtype=dtype))
+    logits = jax_array([[1.0, 0.5], [0.25, 3.0]], dtype)
+    radius = radii(logits, np.eye(2, dtype=dtype))
     assert radius.dtype == jnp.float32
     assert_allclose(radius, np.array([0.5, 2.75]) / np.sqrt(2.0), rtol=1e-4)
     loss = losses(logits, np.array([0, 0]), offset=0.5, temperature=0.1)
@@ -236,9 +229,9 @@ def test_labels_of_few_bits_name_one_class_of_many(dtype):
     """300 classes do not fit into 8 bits: class 259 is not class 3."""
     logits = np.zeros((1, 300), np.float32)
     logits[0, [3, 259]] = 1.0, 0.9
-    head = jnp.eye(300)
+    head = np.eye(300)
     labels = np.array([3], dtype)
-    logits = jnp.asarray(logits)
+    logits = jax_array(logits)
     radius = radii(logits, head, labels=labels)
     assert_allclose(radius, 0.1 / np.sqrt(2.0), rtol=1e-3)
     loss = losses(logits, labels, offset=0.5, temperature=1.0)
@@ -274,34 +267,34 @@ def test_attack_without_a_slope_keeps_the_margin():
     def flat(x):
         return jnp.zeros((len(x), 2)).at[:, 0].set(1.0) + 0.0 * x
 
-    found = jax.jit(lambda x: attack(flat, x, jnp.array([0, 1]), 0.5))(np.ones((2, 2)))
+    found = jax.jit(lambda x: attack(flat, x, jax_array([0, 1]), 0.5))(np.ones((2, 2)))
     assert found.tolist() == [1.0, -1.0]
 
 
 def test_attacks_of_nan_or_arguments_out_of_range_are_nan():
-    x = jnp.ones((3, 5)).at[1, 0].set(jnp.nan)
+    x = jax_array([5 * [1.0], 5 * [np.nan], 5 * [1.0]], np.float32)
 
     @jax.jit
     def traced(labels, radius):
         return attack(linear_logits, x, labels, radius)
 
-    found = traced(jnp.array([0, 1, 7]), 0.1)
+    found = traced(np.array([0, 1, 7]), 0.1)
     assert np.isnan(found).tolist() == [False, True, True]
-    assert np.all(np.isnan(traced(jnp.array([0, 1, 2]), -0.1)))
+    assert np.all(np.isnan(traced(np.array([0, 1, 2]), -0.1)))
     with pytest.raises(ValueError, match=r"labels must be in 0\.\.2, got 0 to 7"):
-        attack(linear_logits, x, jnp.array([0, 1, 7]), 0.1)
+        attack(linear_logits, x, jax_array([0, 1, 7]), 0.1)
 
 
 def test_constant_labels_are_checked_under_jit():
     x = jnp.ones((2, 5))
-    labels = jnp.array([0, 2])
+    labels = jax_array([0, 2])
     radius = jax.jit(lambda x: certified_radius(linear_logits(x), labels=labels))(x)
     expected = radii(linear_logits(x), labels=labels)
     assert_allclose(radius, expected, rtol=1e-6)
 
 
 def test_attack_does_not_depend_on_the_scale_of_logits():
-    y = jnp.array([0, 1, 2, 0, 1, 2])
+    y = jax_array([0, 1, 2, 0, 1, 2])
 
     @jax.jit
     def run(x, scale):

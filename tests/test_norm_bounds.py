@@ -16,7 +16,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from tests.energies import opteq_reference as reference
 from tests.errors import assert_names
 from tests.marks import in_float64, nightly
-from tests.reference import gaussian
+from tests.reference import gaussian, jax_array
 from unroll_jax import certificates
 from unroll_jax.certificates import (
     contraction_bound,
@@ -180,7 +180,7 @@ def drawn(rng, window, widths, seeing, norm):
             (*window, inner, width) if window else (width, inner)
             for inner in (CHANNELS, INPUTS)
         ]
-        W, U = (jnp.asarray(rng.normal(size=shape)) for shape in shapes)
+        W, U = (jax_array(rng.normal(size=shape)) for shape in shapes)
         size = (
             float(
                 contraction_bound(
@@ -193,7 +193,7 @@ def drawn(rng, window, widths, seeing, norm):
             OptEqParams(
                 W * norm / size,
                 U if place in seeing else None,
-                jnp.asarray(0.1 * rng.normal(size=width)),
+                jax_array(0.1 * rng.normal(size=width)),
             )
         )
     return tuple(params)
@@ -317,7 +317,7 @@ def test_no_bound_of_a_dtype_is_below_the_truth(shape, dtype):
     image = (4, 5) if len(shape) == 4 else None
     sizes = rng.uniform(0.05, 0.3, size=(60, 2, *[1] * len(shape)))
     sizes = sizes / np.sqrt(np.prod(shape[:-1]))
-    W = jnp.asarray(sizes * rng.normal(size=(60, 2, *shape)), dtype)
+    W = jax_array(sizes * rng.normal(size=(60, 2, *shape)), dtype)
 
     @jax.jit
     @jax.vmap

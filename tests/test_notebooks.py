@@ -1,4 +1,4 @@
-"""Notebooks are committed executed, small, and without a machine's details;
+"""Notebooks are committed executed, small, and without a machine's details.
 `make test-rest` executes them."""
 
 import json

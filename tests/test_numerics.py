@@ -10,13 +10,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.energies.comparing import assert_derivative
 from tests.marks import in_float64
-from tests.reference import gaussian
+from tests.reference import gaussian, jax_array
 from unroll_jax.certificates import matrix_norm_bound, spectral_norm
 from unroll_jax.numerics import gram, linear, over, powers_of_two
 
 
 def drawn(shape, seed=0):
-    return jnp.asarray(gaussian(*shape, seed=seed), jnp.float32)
+    return jax_array(gaussian(*shape, seed=seed), np.float32)
 
 
 def test_gram_is_all_inner_products_with_derivatives():
@@ -78,7 +78,7 @@ def test_linear_is_the_product_and_differentiates(batch):
 
 
 def test_powers_of_two_are_those_of_frexp():
-    sizes = jnp.array(
+    sizes = jax_array(
         [0.0, 1.0, 0.99, 3.0, 4.0, 1.2e-38, 1e-30, 3.4e38, np.inf, np.nan], jnp.float32
     )
     exponents = np.array([0, 1, 0, 2, 3, -125, -99, 126, 126, 126])

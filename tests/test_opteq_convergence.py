@@ -177,7 +177,7 @@ def test_theorem_5_needs_inputs_that_differ_and_not_many_samples():
     assert float(losses[-1]) == pytest.approx(
         0.25 * np.sum((y[0] - y[1]) ** 2), rel=1e-6
     )
-    # Lemma 16 bounds the gradient below by a constant times the residual; here it
+    # Lemma 16 bounds the gradient below by a constant times the residual. Here it
     # vanishes and the residual does not.
     assert sizes[-1] < 1e-5 * np.sqrt(losses[-1])
     rng = np.random.default_rng(9)

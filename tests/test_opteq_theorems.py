@@ -96,8 +96,8 @@ def smooth_minimum(function, start, *args, **options):
 
 @pytest.mark.parametrize("activation", ["relu", "tanh", "sigmoid", "leaky_relu"])
 def test_theorem_1_a_layer_is_the_prox_of_phi(activation):
-    """phi of the library minimised over z = W^T t, with t in the range of sigma;
-    elsewhere it is infinite."""
+    """phi of the library minimised over z = W^T t, with t in the range of sigma.
+    Elsewhere it is infinite."""
     # At the edges of tanh and sigmoid the slope of phi is infinite.
     edges = {
         "relu": (0.0, None),
@@ -233,7 +233,7 @@ def test_lemma_3_deep_blocks_are_a_wide_equilibrium():
     [([5], 0.5), ([5, 6], 0.8), ([5, 4, 7], 0.3), ([3, 6, 4, 5], 0.9)],
 )
 def test_theorem_2_the_gradient_of_phi_balances_the_shift(widths, skip):
-    """0 in dPhi(z) + (I - P) z; Phi is smooth for a < 1. With P turned round it
+    """0 in dPhi(z) + (I - P) z. Phi is smooth for a < 1. With P turned round it
     fails for L > 2."""
     _, params, _, x = draw(2, widths)
     layers = layers_of(params, skip=skip)
@@ -294,7 +294,7 @@ def test_corollary_1_two_layers_solve_a_convex_problem(skip):
 
 
 def test_theorem_3_blocks_meet_at_rate_a():
-    """Errors fall in proportion to a, as a goes to 0; extrapolated from three of
+    """Errors fall in proportion to a, as a goes to 0. Extrapolated from three of
     them the limit is exact."""
     _, params, _, x = draw(5, [5, 4, 7])
     W = np.concatenate([layer.W for layer in params])
@@ -329,7 +329,7 @@ def test_theorem_3_blocks_meet_at_rate_a():
 
 
 def test_an_appended_regulariser_is_a_block_of_its_own():
-    """prox_R after a layer minimises a E + R, E the envelope of phi; and not phi +
+    """prox_R after a layer minimises a E + R, E the envelope of phi, and not phi +
     R, as Section 4.1 reads."""
     _, (params,), _, x = draw(6, [M], norm=0.8)
     (layer,) = layers_of([params], skip=0.6)

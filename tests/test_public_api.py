@@ -8,8 +8,8 @@ import pytest
 
 import unroll_jax
 
-# The public names of each module. 0.3.0 is the first published version: until then
-# names may come and go here.
+# The public names of each module. Promises count from 0.4.0: until then names may come
+# and go here.
 NAMES = {
     "unroll_jax": (
         """

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.marks import in_float64
-from tests.reference import gaussian
+from tests.reference import gaussian, jax_array
 from tests.test_curvature import symmetric
 from unroll_jax import certificates as certified
 
@@ -65,7 +65,7 @@ def test_the_constants_are_their_formulas():
         certified.descent_constant(0.2, 0.1, 3.0), 0.1 / (0.1 + 0.06), rtol=1e-6
     )
     assert certified.descent_constant(0.1, 0.1, 0.0) == np.inf
-    proximal = certified.proximal_constant(0.1, 0.2, 3.0, jnp.array([0.0, 0.5, 1.0]))
+    proximal = certified.proximal_constant(0.1, 0.2, 3.0, jax_array([0.0, 0.5, 1.0]))
     assert_allclose(proximal, 1.25 * np.sqrt([0.5, 0.25, 0.0]), rtol=1e-6)
 
 
@@ -102,10 +102,10 @@ ball_of = jax.jit(certified.apollonian_ball)
 
 
 def test_at_ratio_1_the_ball_is_a_half_space():
-    ball = ball_of(jnp.array([1.0, 2.0, 5.0]), jnp.array([3.0, 2.0, 4.0]), 1.0)
+    ball = ball_of(jax_array([1.0, 2.0, 5.0]), jax_array([3.0, 2.0, 4.0]), 1.0)
     assert_array_equal(ball.centre, [-np.inf, 2.0, np.inf])
     assert ball.radius == np.inf
-    near = ball_of(jnp.array([1.0, 2.0, 5.0]), jnp.array([3.0, 2.0, 4.0]), 1.0 - 1e-4)
+    near = ball_of(jax_array([1.0, 2.0, 5.0]), jax_array([3.0, 2.0, 4.0]), 1.0 - 1e-4)
     assert_allclose(near.centre, [-1e4, 2.0, 5e3], rtol=1e-2)
 
 
@@ -126,12 +126,12 @@ def test_the_alignment_is_the_sum_over_single_coordinates():
 
 def test_lemma_d_3_bounds_proximal_steps_in_t():
     """On 10,000 points of either sign, |y - relu(y - p)|^2 is at least (1 - kappa)
-    |p|^2; membership is monotone."""
+    |p|^2. Membership is monotone."""
     kappas = (0.2, 0.4, 0.6, 0.8)
 
     @jax.jit
     def measure(y):
-        h = lambda y: jnp.sum(jnp.array([0.3, 2.0]) * (y - 1.0) ** 2, -1)
+        h = lambda y: jnp.sum(jax_array([0.3, 2.0]) * (y - 1.0) ** 2, -1)
         p = 0.4 * jax.vmap(jax.grad(h))(y)
         members = [
             certified.in_proximal_region(h, y, step_size=0.4, kappa=kappa)
@@ -153,8 +153,8 @@ def test_lemma_d_3_bounds_proximal_steps_in_t():
 
 
 def test_the_ball_of_large_ratios_is_the_minimiser():
-    at_f = jnp.array([0.0, 1.0])
-    at_h = jnp.array([3.0, 1.0])
+    at_f = jax_array([0.0, 1.0])
+    at_h = jax_array([3.0, 1.0])
     for ratio, radius in ((np.inf, 0.0), (1e20, 3e-20), (1e30, 3e-30)):
         ball = ball_of(at_f, at_h, ratio)
         assert_allclose(ball.centre, at_h)
@@ -164,7 +164,7 @@ def test_the_ball_of_large_ratios_is_the_minimiser():
         same = ball_of(at_f, at_f, ratio)
         assert_array_equal(same.centre, at_f)
         assert same.radius == 0.0
-    points = jnp.array([[0.0, 1.0], [3.0, 1.0], [np.nan, 1.0]])
+    points = jax_array([[0.0, 1.0], [3.0, 1.0], [np.nan, 1.0]])
     inside = certified.in_descent_region(
         points, at_f, at_h, constant=jnp.inf, smoothness_f=1.0, convexity_h=1.0
     )

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.energies import opteq_reference as reference
 from tests.marks import in_float64
-from tests.reference import gaussian
+from tests.reference import gaussian, jax_array
 from unroll_jax import certificates, spectral
 from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
 
@@ -21,13 +21,15 @@ IMAGE = (6, 5)
 
 def params_of(W):
     return OptEqParams(
-        jnp.asarray(W), None, jnp.asarray(np.zeros(W.shape[0 if W.ndim == 2 else -1]))
+        jnp.asarray(W),
+        None,
+        jax_array(np.zeros(W.shape[0 if W.ndim == 2 else -1])),
     )
 
 
 @jax.jit
 def norm_slope_and_unit(v):
-    """Of each row; the slope of a sum of norms is the unit vector."""
+    """Of each row. The slope of a sum of norms is the unit vector."""
     norms = lambda v: spectral.norm(v, 1)
     return norms(v), jax.grad(lambda v: jnp.sum(norms(v)))(v), spectral.unit(v, 1)
 
@@ -269,7 +271,7 @@ def test_norms_of_maps_beyond_squares_in_float32():
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_norms_of_weights_of_low_precision_are_those_of_float32(dtype):
     rng = np.random.default_rng(7)
-    W = jnp.asarray(rng.normal(size=(30, 12)), dtype)
+    W = jax_array(rng.normal(size=(30, 12)), dtype)
     exact = np.linalg.norm(np.asarray(W, np.float64), 2)
     measured = jax.jit(certificates.weight_norm)(W)
     assert measured.dtype == np.float32

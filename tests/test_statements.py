@@ -16,23 +16,22 @@ PAGE = (ROOT / "docs" / "explanation" / "statements.md").read_text(encoding="utf
 # conditions of the others.
 STATEMENTS = {
     "Yang, Huang, Wipf (2022)": [
-        *(
-            "Theorem 3.1",
-            "Remark 3.2",
-            "Theorem 4.1",
-            "Remark 4.2",
-            "Lemma 4.3",
-            "Remark 4.4",
-            "Corollary 4.5",
-        ),
-        *(
-            "Theorem 5.1",
-            "Proposition A.1",
-            "Proposition A.2",
-            "Proposition B.1",
-            "Theorem B.2",
-        ),
-        *("Lemma D.1", "Lemma D.2", "Lemma D.3", "Lemma D.4"),
+        "Theorem 3.1",
+        "Remark 3.2",
+        "Theorem 4.1",
+        "Remark 4.2",
+        "Lemma 4.3",
+        "Remark 4.4",
+        "Corollary 4.5",
+        "Theorem 5.1",
+        "Proposition A.1",
+        "Proposition A.2",
+        "Proposition B.1",
+        "Theorem B.2",
+        "Lemma D.1",
+        "Lemma D.2",
+        "Lemma D.3",
+        "Lemma D.4",
     ],
     "Xie et al. (2021)": [
         *(f"Lemma {number}" for number in range(1, 20)),
@@ -73,8 +72,9 @@ def test_every_statement_has_a_test_or_a_reason(
 
 def test_every_row_of_the_papers_has_a_test():
     page = (ROOT / "docs" / "explanation" / "rows.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (\d+) \| (.+) \| (.+) \| (.+) \| (.+) \|$", page, re.M)
-    assert [int(number) for number, *_ in rows] == list(range(1, 106))
+    rows = re.findall(r"^\| ([\d, ]+) \| (.+) \| (.+) \| (.+) \| (.+) \|$", page, re.M)
+    counts = range(1, 106)
+    assert ", ".join(one for one, *_ in rows) == ", ".join(map(str, counts))
     states = re.compile("checked|ran |one ran|contradicted|not run")
     for number, _, place, evidence, state in rows:
         assert states.match(state), number

@@ -26,7 +26,7 @@ def test_layers_take_unlike_dtypes(kind, dtypes):
     layer, *shapes = LAYERS[kind]
     of_params, of_z, of_x = dtypes
     z, x = (
-        jnp.ones(shape, dtype)
+        jax.ShapeDtypeStruct(shape, dtype)
         for shape, dtype in zip(shapes, (of_z, of_x), strict=True)
     )
 
@@ -60,13 +60,13 @@ def test_layers_take_unlike_dtypes(kind, dtypes):
 @pytest.mark.parametrize("name", PROXIMALS)
 @pytest.mark.parametrize("dtypes", PAIRS, ids="-".join)
 def test_operators_take_step_sizes_of_unlike_dtypes(name, dtypes):
-    phi, (of_y, of_step) = PROXIMALS[name](), dtypes
-    y, step_size = jnp.ones((2, 3, 4), of_y), jnp.asarray(0.5, of_step)
+    phi = PROXIMALS[name]()
+    y, step_size = map(jax.ShapeDtypeStruct, ((2, 3, 4), ()), dtypes)
     with jax.numpy_dtype_promotion("strict"):
         near, penalty = jax.eval_shape(
             lambda y, step_size: (phi.prox(y, step_size), phi.penalty(y)), y, step_size
         )
-    assert (near.dtype, penalty.dtype) == (of_y, jnp.float32)
+    assert (near.dtype, penalty.dtype) == (dtypes[0], jnp.float32)
 
 
 def double(tree):
@@ -74,12 +74,17 @@ def double(tree):
 
 
 def test_numbers_of_equilibria_take_unlike_dtypes():
-    tree = {"a": jnp.ones(3), "b": jnp.ones(2, jnp.bfloat16)}
-    c, residual = jnp.bfloat16(0.5), jnp.ones(3)
+    wide = jax.ShapeDtypeStruct((2,), jnp.float32)
+    narrow = jax.ShapeDtypeStruct((2,), jnp.bfloat16)
+
+    def results(wide, narrow):
+        return (
+            certificates.error_bound(0.5 * narrow, wide),
+            certificates.picard_steps(0.5, narrow[0], 1e-3),
+            certificates.spectral_norm(double, {"a": wide, "b": narrow}),
+            certificates.apollonian_ball(wide, narrow, 0.5).centre,
+        )
+
     with jax.numpy_dtype_promotion("strict"):
-        assert certificates.error_bound(c, residual).dtype == jnp.float32
-        assert certificates.picard_steps(0.5, c, 1e-3).dtype == jnp.float32
-        norm = jax.eval_shape(lambda v: certificates.spectral_norm(double, v), tree)
-        assert norm.dtype == jnp.float32
-        ball = certificates.apollonian_ball(jnp.zeros(2), jnp.ones(2, "bfloat16"), 0.5)
-        assert ball.centre.dtype == jnp.float32
+        shapes = jax.eval_shape(results, wide, narrow)
+    assert [shape.dtype for shape in shapes] == 4 * [jnp.float32]

@@ -26,8 +26,8 @@ KINDS = np.arange(DRAWS) % 3  # quadratic, log-cosh, softplus
 
 
 def part(p, y):
-    """y^T A y / 2 + sum_i rho(m_i . y) + l . y, rho = 0, log cosh or softplus;
-    states are (..., draws, 1, d)."""
+    """y^T A y / 2 + sum_i rho(m_i . y) + l . y, rho = 0, log cosh or softplus.
+    States are (..., draws, 1, d)."""
     inner = jnp.einsum("bkd,...bud->...bk", p["M"], y)
     rho = jnp.stack([0.0 * inner, jnp.logaddexp(inner, -inner), jax.nn.softplus(inner)])
     chosen = jnp.einsum("tb,t...bk->...b", jax.nn.one_hot(p["kind"], 3, axis=0), rho)
@@ -50,7 +50,7 @@ def f_step(params, y, x=None):
 
 
 def random_half(rng, spread):
-    """Curvatures over ``spread`` orders of magnitude; log-cosh and softplus get a
+    """Curvatures over ``spread`` orders of magnitude. Log-cosh and softplus get a
     quadratic, to be strongly convex."""
     Q = np.linalg.qr(rng.normal(size=(DRAWS, DIM, DIM)))[0]
     spectrum = 10.0 ** rng.uniform(-spread, 0, (DRAWS, DIM))
@@ -327,7 +327,7 @@ def test_the_statements_as_printed_promise_descent_at_the_counterexamples():
     assert descent_constant(1.0, 1.0, 0.5) == 2.0  # |Delta| / |grad h| is 1.5
     a1, a2, L_g = 2.0, 1.0, 0.6  # delta is 1.5
     assert a2 / (a2 - a1 + a1 * a2 * L_g) > 1.5 > descent_constant(a1, a2, L_g)
-    # The print has the denominator of C under the root; its C' grows with the unit of
+    # The print has the denominator of C under the root. Its C' grows with the unit of
     # the step sizes.
     a1, a2, L_g, kappa, delta = 100.0, 100.0, 0.005, 0.01, 5.0
     assert a2 * (0.001 + L_g) <= 1.0

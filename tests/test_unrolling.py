@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import unroll_jax as uj
-from tests.reference import gaussian
+from tests.reference import gaussian, jax_array
 from unroll_jax.perturbations import layer_noise, lost_layer
 from unroll_jax.unrolling import UNROLLED
 
@@ -33,12 +33,12 @@ LAYER = uj.Descent(lambda key: None, energy, step, step_and_energy)
 
 def weights(num_layers=None):
     shape = (DIM, DIM) if num_layers is None else (num_layers, DIM, DIM)
-    return {"W": jnp.asarray(gaussian(*shape).astype(np.float32))}
+    return {"W": jax_array(gaussian(*shape), np.float32)}
 
 
 def tokens(*batch):
     y, x = np.random.default_rng(1).uniform(size=(2, *batch, TOKENS, DIM))
-    return jnp.asarray(y.astype(np.float32)), jnp.asarray(x.astype(np.float32))
+    return jax_array(y, np.float32), jax_array(x, np.float32)
 
 
 def python_loop(params, y, x, *, num_layers, tied):
@@ -107,7 +107,7 @@ def test_layers_without_parameters_need_no_leading_axis():
     )
 
 
-ROWS = jnp.asarray(np.random.default_rng(0).uniform(size=(3, 4)).astype(np.float32))
+ROWS = jax_array(np.random.default_rng(0).uniform(size=(3, 4)), np.float32)
 
 
 def affine(params, y, x):
@@ -116,7 +116,7 @@ def affine(params, y, x):
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_lost_layer_is_the_loop_without_it(tied):
-    params = jnp.float32(0.5) if tied else jnp.array([0.5, 2.0, -1.0])
+    params = jnp.float32(0.5) if tied else jax_array([0.5, 2.0, -1.0])
     x = 0.1 * ROWS
 
     @jax.jit

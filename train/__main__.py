@@ -138,14 +138,14 @@ def main(arguments: Sequence[str]) -> int:
             return _failed(error)
         raise
     except SystemExit:
-        return 0  # of help; `parse` turns every other exit into a UserError
+        return 0  # of help. `parse` turns every other exit into a UserError
     except KeyboardInterrupt:  # raised by a library
         sys.stderr.write("interrupted; the same command goes on from what is saved\n")
         return machine.CTRL_C
 
 
 def run() -> int:
-    """Runs the command that was given; a reader of its output that leaves early ends
+    """Runs the command that was given. A reader of its output that leaves early ends
     it in silence."""
     # as in the background of a script
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:

@@ -61,15 +61,15 @@ class EvaluateArguments:
     run: tyro.conf.Positional[Path]
     """Run folder."""
     mesh: str | None = None
-    """Devices by axis, as in data=2,fsdp=4; None means data over all that divide the
+    """Devices by axis, as in data=2,fsdp=4. None means data over all that divide the
     batch."""
     on_source: VideoSource | None = None
-    """Of video: another source whose test split to evaluate on; its figures go to
-    evaluation_on_NAME.json."""
+    """Of video: another source whose test split to evaluate on. Its figures go to
+    evaluation_on_NAME_SUM.json, with a checksum of its path."""
     on_root: str | None = None
     """Path of the files of that source."""
     test_disturbances: tuple[str, ...] | None = None
-    """Of video: disturbances of the frames, as in blur=1; this option and the next
+    """Of video: disturbances of the frames, as in blur=1. This option and the next
     replace the run's."""
     test_gammas: tuple[float, ...] | None = None
     """Noise levels, of runs whose every layer has a loss."""
@@ -160,27 +160,27 @@ class GenerateArguments:
     """UTF-8: a .json list or .jsonl of objects with an instruction and perhaps an
     input; else a text a line."""
     out: Path | None = None
-    """JSON file for the answers, as AlpacaEval reads it; None prints them."""
+    """JSON file for the answers, as AlpacaEval reads it. None prints them."""
     overwrite: bool = False
     """Replace the file --out where it is there already."""
     name: str | None = None
-    """Name of the generator in the file; None takes the name of the source, with
+    """Name of the generator in the file. None takes the name of the source, with
     gamma where there is noise."""
     limit: Count | None = None
-    """Number of prompts, from the first; None takes all."""
+    """Number of prompts, from the first. None takes all."""
     chat: bool = True
-    """Put prompts through the template of the run or tokenizer; else they are texts
+    """Put prompts through the template of the run or tokenizer. Else they are texts
     to continue."""
     max_tokens: Count | None = None
-    """Longest answer, in tokens; None takes 256, or half the context where that is
+    """Longest answer, in tokens. None takes 256, or half the context where that is
     shorter."""
     batch: Count = 8
     """Prompts answered together."""
     temperature: NonNegative = 0.0
-    """Divides the logits; 0 takes the most probable token."""
+    """Divides the logits. 0 takes the most probable token."""
     gamma: NonNegative = 0.0
     """Strength of noise on the embeddings of all tokens, also of the answer: of a run,
-    in the unit of its training; else the standard deviation of the noise over the
+    in the unit of its training. Else the standard deviation of the noise over the
     embedding table's.
     """
     seed: Seed = 0
@@ -190,7 +190,7 @@ class GenerateArguments:
     draft_length: Count | None = None
     """Tokens that --exit-layer drafts before the other layers verify them."""
     dtype: Literal["float32", "bfloat16"] | None = None
-    """Of parameters, and off CPUs of computation, too; None takes the source's."""
+    """Of parameters, and off CPUs of computation, too. None takes the source's."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,7 +201,7 @@ class ExportArguments:
     run: tyro.conf.Positional[Path]
     """Run folder."""
     out: Path | None = None
-    """Folder for the export; None means the folder export in the run's, or
+    """Folder for the export. None means the folder export in the run's, or
     transformers after the format."""
     format: ExportFormat = "unroll_jax"
     """unroll_jax: all parameters, for `load` and this program; transformers: the
@@ -209,7 +209,7 @@ class ExportArguments:
     of transformers.
     """
     mesh: str | None = None
-    """Devices by axis, as in fsdp=8, where one cannot hold the parameters; None
+    """Devices by axis, as in fsdp=8, where one cannot hold the parameters. None
     means data over all of them."""
 
 
@@ -218,9 +218,9 @@ class SweepArguments(Generic[C]):
     """Train and evaluate a grid of runs, and write their table.
 
     --over.OPTION VALUE,VALUE,... makes an option of the experiment an axis, as in
-    --over.num-layers 3,5 --over.method plain,constrained --over.seed 0,1,2; the last
+    --over.num-layers 3,5 --over.method plain,constrained --over.seed 0,1,2. The last
     part of a name is enough where only one option has it. Every cell is a run folder
-    under --out; the same command resumes a sweep, and more values extend it.
+    under --out. The same command resumes a sweep, and more values extend it.
 
     --over.OPTION LOW:HIGH, as in --over.learning-rate 1e-4:1e-2, searches a range: in
     each cell, --trials runs by Bayesian optimisation, of which the best on validation
@@ -228,7 +228,7 @@ class SweepArguments(Generic[C]):
     """
 
     config: Annotated[C, tyro.conf.arg(name="")]
-    """Options that all cells share; --out is the folder of the sweep."""
+    """Options that all cells share. --out is the folder of the sweep."""
     jobs: int = 1
     """Cells that are computed at the same time, each in a process with its share of
     the cores and GPUs."""
@@ -244,7 +244,7 @@ def parse(
     *,
     hint: str = "",
 ) -> T:
-    """Parses a command's options into a dataclass; ``hint`` is for unknown options."""
+    """Parses a command's options into a dataclass. ``hint`` is for unknown options."""
     _check_words(arguments)
     if shutil.get_terminal_size().columns < NARROWEST:
         os.environ["COLUMNS"] = str(NARROWEST)
@@ -279,7 +279,7 @@ def configured(
     command: str, arguments: list[str], known: tuple[str, RunConfig] | None = None
 ) -> tuple[str, RunConfig] | None:
     """The experiment and its configuration (of a run: ``known``), with the options
-    after its name; None for help."""
+    after its name, or None for help."""
     options = arguments[1:]
     if known is None:
         name = experiment_named(command, arguments)
@@ -296,7 +296,7 @@ def configured(
 
 
 def experiment_named(command: str, arguments: list[str]) -> str | None:
-    """The experiment that a command names; None where only help was asked for."""
+    """The experiment that a command names, or None where only help was asked for."""
     name = arguments[0] if arguments else ""
     takes_folders = command in WITH_FOLDERS
     if name in HELP:
@@ -408,7 +408,7 @@ def _suggestion(near: Sequence[str]) -> str:
 
 def _option_error(ended: SystemExit) -> OptionError | None:
     """The error of an option's value because of which tyro ended, with the group of
-    the option; None for other mistakes."""
+    the option, or None for other mistakes."""
     fault: Any = ended.__context__
     if isinstance(fault, OptionError):
         return fault

@@ -93,11 +93,11 @@ def export(
 
     Args:
       run: the run's folder.
-      out: where to; None means the folder export in the run's, or transformers after
+      out: where to. None means the folder export in the run's, or transformers after
         the format.
       format: "transformers" writes the folder of a decoder as that library reads it.
-      mesh: devices to read the checkpoint onto; None is the default on these devices.
-      task: the task itself, if it is your own; it takes the options of the run.
+      mesh: devices to read the checkpoint onto. None is the default on these devices.
+      task: the task itself, if it is your own. It takes the options of the run.
       log: where messages go.
 
     Example: see `fit`.

@@ -78,7 +78,7 @@ def command(arguments: list[str]) -> None:
 def answer(
     opened: Opened, prompts: Sequence[Prompt], settings: Settings, *, log: Log = print
 ) -> list[Answer]:
-    """Answers prompts, in batches of similar lengths; returns the answers in the order
+    """Answers prompts, in batches of similar lengths. Returns the answers in the order
     of the prompts. Random numbers depend on the seed and the place of the prompt;
     sampled tokens also on the draft.
     """
@@ -180,7 +180,7 @@ def _encoded(
 
 
 def _batches(tokens: Sequence[np.ndarray], size: int) -> list[np.ndarray]:
-    """Batches the places of prompts by their length, for least padding; the last one
+    """Batches the places of prompts by their length, for least padding. The last one
     fills up its batch."""
     size = min(size, len(tokens))
     places = np.argsort([len(text) for text in tokens], kind="stable")

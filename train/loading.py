@@ -101,10 +101,10 @@ class Model:
         return "\n  ".join(lines)
 
     def predict(self, inputs: Any, **options: Any) -> Any:
-        """Applies the model to inputs of its kind; see the task's ``predict``.
+        """Applies the model to inputs of its kind. See the task's ``predict``.
 
         Pictures are files or arrays of uint8. They are brought to the size of the
-        training data, as results are. Video: a picture or video; denoised frames come
+        training data, as results are. Video: a picture or video. Denoised frames come
         back. Images and scenes: one or a list; classes, or maps of them. Sparse coding:
         one image or a list; of each the ``code``, and the ``image`` that it
         reconstructs. Text: strings, with ``seconds=`` where the run is of pairs.
@@ -117,12 +117,12 @@ class Opened(NamedTuple):
     """A language model to generate with.
 
     Attributes:
-      params: of `unroll_jax.models.Decoder`, without the outer key; low-rank changes
+      params: of `unroll_jax.models.Decoder`, without the outer key. Low-rank changes
         are added to the kernels.
       template: of prompts.
       deviation: ``gamma -> standard deviation`` of the noise on embeddings.
       name: of the folder, for its answers.
-      layers: numbers of the layers that were read in training; all of a pretrained one.
+      layers: numbers of the layers that were read in training. All of a pretrained one.
     """
 
     config: DecoderConfig
@@ -140,7 +140,7 @@ def load(folder: Path | str, *, task: Task | None = None, log: Log = print) -> M
 
     Args:
       folder: of the run, or the export.
-      task: the task itself, if it is your own, a `Task`; it takes the
+      task: the task itself, if it is your own, a `Task`. It takes the
         folder's options but the mesh.
       log: where messages go.
 
@@ -193,7 +193,7 @@ def load(folder: Path | str, *, task: Task | None = None, log: Log = print) -> M
 def open_run(
     folder: Path, *, mesh: str | None = None, log: Log = print, writes: bool = False
 ) -> tuple[str, Task, Plan]:
-    """Returns the experiment of a run, its task on its data and its plan, on a mesh;
+    """Returns the experiment of a run, its task on its data and its plan, on a mesh.
     ``writes`` checks that it is writable."""
     experiment, config = read_config(folder)
     if writes:
@@ -206,7 +206,7 @@ def open_run(
 
 
 def options_of(task: Any) -> type[RunConfig] | None:
-    """Returns the class of the options of a task that was passed; None for None."""
+    """Returns the class of the options of a task that was passed, or None for None."""
     config: Any = getattr(task, "options", None)
     if task is None:
         return None
@@ -242,7 +242,7 @@ def open_decoder(
 
 
 def is_trained(folder: Path) -> bool:
-    """Returns whether a folder is a run or an export, by its config.json; one with a
+    """Returns whether a folder is a run or an export, by its config.json. One with a
     damaged config.json is not."""
     try:
         return {"experiment", "found"} <= read_object(folder / "config.json").keys()
@@ -331,7 +331,7 @@ def claim(out: Path) -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Returns whether `export` wrote the parameters or the description;
+    """Returns whether `export` wrote the parameters or the description.
     `transformers` keeps no mark of ours."""
     with contextlib.suppress(UserError):
         if str(read_object(folder / CONFIG).get("format")).startswith(MARK):
@@ -398,7 +398,7 @@ def named_arrays(params: Params) -> dict[str, np.ndarray]:
 def restored(
     task: Task, arrays: dict[str, np.ndarray], source: Path | str = CONFIG
 ) -> Params:
-    """Returns the parameters of a task from `named_arrays`, bit for bit; ``source``
+    """Returns the parameters of a task from `named_arrays`, bit for bit. ``source``
     describes the model, for errors."""
     like = jax.eval_shape(lambda: task.init(jax.random.key(0)))
     shapes = {_name(path): leaf.shape for path, leaf in jax.tree.leaves_with_path(like)}

@@ -49,14 +49,14 @@ def fit(
     callbacks: "Sequence[Callbacks]" = (),
     log: Log = print,
 ) -> list[Path]:
-    """Trains, evaluates and reports; an interrupted run resumes, a finished one is not
+    """Trains, evaluates and reports. An interrupted run resumes, a finished one is not
     trained again.
 
     Args:
       what: the name of an experiment, a configuration, or your task (`Task`, as
         `own_task` makes one).
-      out: run folder; None makes one under runs/.
-      experiment: the run's name in reports; None takes the name of the experiment or
+      out: run folder. None makes one under runs/.
+      experiment: the run's name in reports. None takes the name of the experiment or
         the task.
       callbacks: hear of every step, validation and end (`Callbacks`).
       log: where messages go.
@@ -66,7 +66,7 @@ def fit(
 
     Raises:
       UserError: for everything that you can mend, in one line.
-      OSError, MemoryError: of the machine; a note names the checkpoint that is kept.
+      OSError, MemoryError: of the machine. A note names the checkpoint that is kept.
 
     Example:
       >>> import tempfile, jax.numpy as jnp, numpy as np
@@ -97,6 +97,7 @@ def fit(
         check_folder,
         check_parent,
         default_folder,
+        require_place,
     )
     from .core.loop import train_run
     from .core.metrics import check_callbacks
@@ -114,6 +115,7 @@ def fit(
     given_out = out or config.out
     folder = check_out(given_out) if given_out else default_folder(config, experiment)
     first_does(lambda: check_parent(config, folder))
+    require_place(folder)
     variants = _variants(trained, config, log)
     places = [folder / variant.name for variant in variants]
     # all of them before the first step
@@ -224,7 +226,7 @@ def prepare(arguments: list[str]) -> None:
 
 
 def show(arguments: list[str]) -> None:
-    """`unroll-jax list [WORD]`: the experiments by task; with details for a name or
+    """`unroll-jax list [WORD]`: the experiments by task, with details for a name or
     task."""
     words = [word for word in arguments if word != "--all"]
     if set(HELP) & set(words):
@@ -300,7 +302,7 @@ def _target(what: Any) -> tuple[str, Any, RunConfig]:
 
 
 def _variants(what: "RunConfig | Task", config: RunConfig, log: Log) -> list[Variant]:
-    """Returns the runs of a command; they share their data, which are opened once."""
+    """Returns the runs of a command. They share their data, which are opened once."""
     from .core.plan import in_steps, make_plan
 
     opened = isinstance(what, RunConfig)
@@ -330,7 +332,7 @@ def _variants(what: "RunConfig | Task", config: RunConfig, log: Log) -> list[Var
 
 def _of_run(arguments: list[str]) -> tuple[str, RunConfig] | None:
     """Returns experiment and options of a run folder that is named in place of an
-    experiment; None if it is none."""
+    experiment, or None if it is none."""
     named = arguments[0] if arguments else ""
     folder = Path(named)
     if not named or named in EXPERIMENTS or not folder.is_dir():

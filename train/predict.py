@@ -44,7 +44,7 @@ class Answer(NamedTuple):
     Attributes:
       figures: numbers that must be finite.
       row: JSON values.
-      table: for the terminal; tables of the same title are one.
+      table: for the terminal. Tables of the same title are one.
       pictures: for the output folder, uint8 (height, width) or (frames, height, width)
         by name.
       classes: whether these are classes of pixels, not grey levels.
@@ -144,8 +144,8 @@ def _one_file(files: Sequence[Path]) -> Path | None:
 
 
 def _place(parsed: PredictArguments, config: RunConfig) -> Path | None:
-    """Returns the file or folder for the predictions, which can be written; None where
-    they are printed. A name with a suffix is a file."""
+    """Returns the file or folder for the predictions, which can be written, or None
+    where they are printed. A name with a suffix is a file."""
     out = parsed.out
     paints = not isinstance(config, LanguageConfig | TextRunConfig | SupervisedConfig)
     paints = paints or isinstance(config, SceneTaskConfig)
@@ -194,7 +194,7 @@ def _write(place: Path, answers: Sequence[Answer]) -> None:
 
 
 def _show(answers: Sequence[Answer]) -> None:
-    """Prints the tables of answers; those without a title are one."""
+    """Prints the tables of answers. Those without a title are one."""
     first = answers[0].table
     if not first.title:
         rows = tuple(row for one in answers for row in one.table.rows)
@@ -329,7 +329,7 @@ def read_texts(
 
 
 def _is_table(file: Path, column: str) -> bool:
-    """Returns True for a table; a .tsv without a header has pairs of texts."""
+    """Returns True for a table. A .tsv without a header has pairs of texts."""
     if file.suffix.lower() != ".tsv":
         return file.suffix.lower() in TABLES
     return column in _lines(file)[0].split("\t")

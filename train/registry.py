@@ -33,7 +33,7 @@ class Functions(NamedTuple):
 
 
 class Registered(NamedTuple):
-    """A row: the class of a task's options, and its functions; None for your own,
+    """A row: the class of a task's options, and its functions, or None for your own,
     passed from Python."""
 
     config: type[RunConfig]
@@ -159,7 +159,7 @@ def imported(module: str) -> Any:
 
 
 def open_task(config: RunConfig, log: Callable[[str], None]) -> Any:
-    """Returns the task of a configuration on its data, prepared on first use; other
+    """Returns the task of a configuration on its data, prepared on first use. Other
     tasks are not imported."""
     return imported(functions_of(config).task).open_task(config, log)
 

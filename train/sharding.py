@@ -22,10 +22,10 @@ Axes = str | tuple[str, ...] | None
 Rules = Sequence[tuple[str, tuple[Axes, ...]]]
 Path = tuple[str, ...]
 # The first row whose pattern matches a parameter's path applies. Its axes are for the
-# last dimensions; earlier ones (layers in a stack, a convolution's window) are not
+# last dimensions. Earlier ones (layers in a stack, a convolution's window) are not
 # sharded. Other parameters, as biases, are on every device.
 RULES: Rules = (
-    # Unrolled transformer. Attention logits are sums over the rows of V; W is added to
+    # Unrolled transformer. Attention logits are sums over the rows of V. W is added to
     # its transpose, so W and U are stored in shards and gathered.
     (r"layers/V$", ("tensor", "fsdp")),
     (r"layers/[WU]$", (("fsdp", "tensor"), None)),
@@ -59,7 +59,7 @@ def make_mesh(
     """Returns the mesh of a run; without a text only ``data``, over as many devices as
     divide all and the batch. In a text such as ``data=2,fsdp=4``, axes that are not
     named have size 1. A mesh smaller than the devices takes the first ones, for
-    comparisons; its size must divide their number. Each part of a batch is divided over
+    comparisons. Its size must divide their number. Each part of a batch is divided over
     the mesh.
     """
     devices = jax.devices() if devices is None else devices
@@ -135,7 +135,7 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def keep_rows(y: jax.Array, *, axis: int = 0) -> jax.Array:
-    """Returns ``y`` with its rows, on ``axis``, over data and fsdp as in the batch;
+    """Returns ``y`` with its rows, on ``axis``, over data and fsdp as in the batch,
     unchanged without a mesh. For inputs of layers: else the partitioner may move rows
     to the shards of a parameter, which should be gathered.
     """
@@ -145,13 +145,14 @@ def keep_rows(y: jax.Array, *, axis: int = 0) -> jax.Array:
 
 
 def put(batch: Any, mesh: Mesh) -> Any:
-    """Puts a batch on the devices, its rows over data and fsdp; each process gives
+    """Puts a batch on the devices, its rows over data and fsdp. Each process gives
     its rows."""
     return jax.make_array_from_process_local_data(rows(mesh), batch)
 
 
 def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray | None:
-    """Returns the rows of a batch on this process's devices; None for all of them."""
+    """Returns the rows of a batch on this process's devices, or None for all of
+    them."""
     parts = rows(mesh).addressable_devices_indices_map((batch_size,)).values()
     row_numbers = np.unique(
         np.concatenate([np.arange(batch_size)[part] for part in parts])

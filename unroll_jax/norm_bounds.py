@@ -20,6 +20,7 @@ SQUARINGS = 10
 LOGARITHMS = 64
 
 
+@functools.partial(jax.jit, static_argnames="num_squarings", inline=True)
 @full_precision(always=True)
 def matrix_norm_bound(
     A: Array, *, num_squarings: int = SQUARINGS
@@ -60,15 +61,15 @@ def matrix_norm_bound(
       >>> round(float(matrix_norm_bound(A, num_squarings=0)), 3)
       3.009
     """
-    has_rows = jnp.ndim(A) >= 2
-    require(has_rows, "A", "hold matrices (*batch, h, m)", f"shape {jnp.shape(A)}")
+    require(
+        jnp.ndim(A) >= 2, "A", "hold matrices (*batch, h, m)", f"shape {jnp.shape(A)}"
+    )
     A = jnp.asarray(A)
     A = A.astype(compute_dtype(A))
     height, width = A.shape[-2:]
 
     # Squares of entries leave the range of float32 beyond 1e19, and below 1e-19.
     scale = jax.lax.stop_gradient(jnp.max(jnp.abs(A), axis=(-2, -1), initial=0.0))
-    scale = jnp.where(scale == 0.0, 1.0, scale)
     A = over(A, scale[..., None, None])
 
     # The transpose has the same norm, and may have the smaller Gram matrix.

@@ -93,7 +93,7 @@ def test_programs_of_full_size_lower_for_an_h100():
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     embedding = 32_000 * 2048
     assert parameters == pytest.approx(1.2e9, rel=0.02)
-    # Forward, backward, and once more but for the last product of a layer; 1 position
+    # Forward, backward, and once more but for the last product of a layer. 1 position
     # in 32 is read at 25 states.
     layers, read = (
         4 * (parameters - 2 * embedding) - 24 * 2048 * 5632,

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 
 import unroll_jax as uj
 from tests.marks import in_float64
-from tests.reference import gaussian
+from tests.reference import gaussian, jax_array
 from unroll_jax.constrained import growing_penalty, nu_pi, proportional_integral
 
 VIOLATIONS = gaussian(24, 3, seed=3)
@@ -128,7 +128,7 @@ CAPPED = {
 
 
 def test_a_multiplier_stops_at_its_cap_without_windup():
-    """After 1000 violated steps at the cap; an integral that had wound up to 100
+    """After 1000 violated steps at the cap. An integral that had wound up to 100
     would hold it there for long."""
     violations = np.concatenate([np.ones((1000, 1)), -np.ones((20, 1))])
     for name, multipliers in zip(
@@ -145,7 +145,7 @@ def test_a_multiplier_stops_at_its_cap_without_windup():
 @in_float64
 def test_all_options_together_equal_a_loop():
     """Warm-up, then means of two, less lambda / beta, their moving average,
-    projected to [0, cap]; one stays."""
+    projected to [0, cap]. One stays."""
     start = np.array([0.2, 0.25, 0.0])
     rates = 5 * [0.25] + 5 * [0.125]
     one_still = np.array([1.0, 0.0, 1.0])
@@ -233,12 +233,12 @@ REMEMBER = {
 
 @pytest.mark.parametrize("name", REMEMBER)
 def test_a_restart_forgets_the_optimiser_of_a_met_constraint(name):
-    """After five violations and one met call the next violation moves as from the start;
-    a constraint that was never met goes on. Counters are shared, so Adam's are put
-    back."""
+    """After five violations and one met call the next violation moves as from the
+    start. A constraint that was never met goes on. Counters are shared, so Adam's are
+    put back."""
     dual = uj.dual_ascent(REMEMBER[name], restart=True)
-    violated = {"a": jnp.array([1.0, 1.0]), "b": jnp.array(1.0)}
-    met = {"a": jnp.array([-1.0, 1.0]), "b": jnp.array(1.0)}
+    violated = {"a": jax_array([1.0, 1.0]), "b": jnp.array(1.0)}
+    met = {"a": jax_array([-1.0, 1.0]), "b": jnp.array(1.0)}
 
     @jax.jit
     def run():

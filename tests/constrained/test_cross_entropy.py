@@ -10,15 +10,15 @@ from numpy.testing import assert_allclose
 from scipy.special import log_softmax
 
 from tests.marks import in_float64
-from tests.reference import gaussian
+from tests.reference import gaussian, jax_array
 from unroll_jax.constrained import chunked_cross_entropy
 
 
 def drawn(*shape, seed=0, scale=1.0):
-    return jnp.asarray(scale * gaussian(*shape, seed=seed))
+    return jax_array(scale * gaussian(*shape, seed=seed))
 
 
-LABELS = jnp.asarray(np.array([0, 21, 22, 5, 7, 19, 20], np.int32))
+LABELS = jax_array([0, 21, 22, 5, 7, 19, 20], np.int32)
 WEIGHTS = np.array([1.0, 0.5, 2.0, 0.0, 1.0, 3.0, 1.0])
 
 
@@ -96,7 +96,7 @@ def test_bfloat16_factors_keep_float32_sums():
 def test_labels_may_be_of_any_integer_dtype(dtype):
     """Of 300 words, a number that 8 bits do not hold; known and traced."""
     states = drawn(7, 5), drawn(300, 5, seed=1)
-    known = jnp.asarray([0, 43, 44, 45, 99, 126, 127], dtype)
+    known = jax_array([0, 43, 44, 45, 99, 126, 127], dtype)
 
     @jax.jit
     def run(traced):

@@ -29,6 +29,7 @@ from tests.constrained.calls import (
     violation,
 )
 from tests.marks import types_unchecked
+from tests.reference import jax_array
 from unroll_jax import constrained as c
 
 pytestmark = types_unchecked
@@ -152,7 +153,7 @@ FIRST = [True, False, False]
 WITH_NAN = {
     "rate": (rate, BROKEN, True),
     "gap": (
-        lambda z: gap(z, jnp.array([0, 1, 1])),
+        lambda z: gap(z, jax_array([0, 1, 1])),
         BROKEN,
         [[True, True], [True, True]],
     ),
@@ -259,7 +260,7 @@ HALF = {
 
 
 def halved(function, losses):
-    return function(losses[:, None] * jnp.array([1.0, 0.5], losses.dtype))
+    return function(losses[:, None] * jax_array([1.0, 0.5], losses.dtype))
 
 
 OF_HALF = traced(HALF)
@@ -285,14 +286,14 @@ def test_values_left_out_count_neither_in_values_nor_in_gradients():
     masks = np.array([[False, False], [True, False], [False, True]])
 
     def constraints(logits):
-        labels = jnp.array([-100, 0, 1])
+        labels = jax_array([-100, 0, 1])
         left = rate(logits, where=lambda batch: mask) + jnp.sum(
             rate(logits, where=lambda batch: masks)
         )
-        left += jnp.sum(gap(logits, jnp.array([-1, 0, 1]), where=lambda batch: mask))
+        left += jnp.sum(gap(logits, jax_array([-1, 0, 1]), where=lambda batch: mask))
         left += jnp.sum(of_classes(logits, labels, 2, where=lambda batch: mask))
         return left + kl(
-            logits[:, None] * jnp.array([1.0, 2.0]),
+            logits[:, None] * jax_array([1.0, 2.0]),
             jnp.zeros((3, 2)),
             where=lambda batch: mask,
         )

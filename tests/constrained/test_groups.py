@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
-from tests.reference import gaussian
+from tests.reference import gaussian, jax_array
 from unroll_jax.constrained import growing_penalty, proportional_integral, take_rows
 
 SGD = optax.sgd(1.0)
@@ -162,7 +162,7 @@ RULES = [
 
 
 def test_penalties_change_by_their_rule():
-    """Violations stay, are met, and shrink to a third; the first step has none to
+    """Violations stay, are met, and shrink to a third. The first step has none to
     compare with."""
     rules = [
         growing_penalty(1.0, **{"factor": 3.0, "tolerance": 0.1} | options)
@@ -186,7 +186,7 @@ def test_penalties_change_by_their_rule():
 
 
 def test_a_donated_state_leaves_the_arrays_of_its_options():
-    penalty = jnp.array([1.0, 2.0])
+    penalty = jax_array([1.0, 2.0])
     init, update = uj.dual_ascent(SGD, penalty=penalty)
     jax.jit(update, donate_argnums=0)(init(2), jnp.ones(2))
     assert init(2).penalty.tolist() == penalty.tolist() == [1.0, 2.0]

@@ -75,7 +75,7 @@ def problem(x):
 
 
 def test_the_lagrangian_equals_its_definition():
-    """w_l = [l = L] + lambda_l - (1 - alpha_{l+1}) lambda_{l+1}; no gradient flows
+    """w_l = [l = L] + lambda_l - (1 - alpha_{l+1}) lambda_{l+1}. No gradient flows
     to the multipliers."""
     alpha = (0.1, 0.5, 0.9)
     constraints = uj.descent_constraints(alpha, reference=5.5)
@@ -100,7 +100,7 @@ def test_the_lagrangian_equals_its_definition():
 
 
 def test_the_augmented_lagrangian_has_gradients_of_next_multipliers():
-    """The gradient of the Lagrangian at m = [lambda + rho c]_+; its value is f_L +
+    """The gradient of the Lagrangian at m = [lambda + rho c]_+. Its value is f_L +
     (|m|^2 - |lambda|^2) / (2 rho)."""
     constraints = uj.descent_constraints(0.22, reference=5.5)
     to_come = np.maximum(

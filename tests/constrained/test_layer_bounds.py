@@ -4,11 +4,13 @@ warnings, against NumPy."""
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
 from tests.marks import in_float64
+from tests.reference import jax_array
 from unroll_jax.constrained import (
     batch_violations,
     column_means,
@@ -194,7 +196,7 @@ def test_losses_of_zero_give_numbers(form, of_samples):
     ],
 )
 def test_only_differences_reward_a_larger_loss(options):
-    """With multipliers of any size no loss has a negative weight; the paper's
+    """With multipliers of any size no loss has a negative weight. The paper's
     difference has, and proxy=False."""
     multipliers = np.float32([0.0, 5.0, 9.0, 2.0])
     cases = [options, {}, options | {"proxy": False}]
@@ -285,10 +287,31 @@ def test_the_report_has_layers_in_their_order_beyond_the_ninth():
     assert [group.price for group in report.groups] == list(range(12))
 
 
+def test_a_compiled_step_grows_in_proportion_to_the_layers():
+    """XLA once copied the operations of all layers to every kernel: 4,788 here."""
+    depth = 24
+    constraints = uj.descent_constraints(0.1, num_layers=depth, reference=1.0)
+    dual = uj.dual_ascent(optax.sgd(0.1))
+    losses = np.ones((2, depth + 1), np.float32)
+    state = dual.init(dict.fromkeys(constraints, jnp.zeros(())))
+
+    def step(losses, state):
+        def value(losses):
+            smooth, strict = batch_violations(constraints, losses, None)
+            value = uj.lagrangian(jnp.mean(losses), smooth, state.multipliers)
+            return value, strict
+
+        slope, strict = jax.grad(value, has_aux=True)(losses)
+        return slope, dual.update(state, strict)
+
+    program = jax.jit(step).lower(losses, state).compile().as_text()
+    assert program.count(" = ") <= 75 * depth
+
+
 def test_a_value_over_bound_zero_is_unknown_in_reports():
     """The scale is infinite there, so the violation does not give the value."""
     constraints = uj.descent_constraints(0.5, num_layers=1, form="ratio")
-    sums = column_sums(constraints, jnp.array([[0.0, 0.5]]), None)
+    sums = column_sums(constraints, jax_array([[0.0, 0.5]]), None)
     (group,) = uj.held_out_report(constraints, sums, {"layer 1": 0.0}).groups
     assert np.isnan(group.value)
     assert (group.status, group.worst, group.bound) == ("idle", 0.0, 0.0)
@@ -300,7 +323,7 @@ def test_an_unscaled_violation_has_the_unit_of_its_value(scale):
     mean = uj.constrained.Constraint(
         lambda x, batch: {"x": (jnp.sum(x), x.size)}, lambda m: m["x"], 2.0, scale=scale
     )
-    sums = column_sums({"x": mean}, jnp.array([3.0, 4.0]), None)
+    sums = column_sums({"x": mean}, jax_array([3.0, 4.0]), None)
     report = uj.held_out_report({"x": mean}, sums, {"x": 0.0}, units="nats")
     assert report.verdict == "Violated: x by 1.5 nats."
 
@@ -308,7 +331,7 @@ def test_an_unscaled_violation_has_the_unit_of_its_value(scale):
 @pytest.mark.parametrize("slack", [0.0, 0.2])
 @pytest.mark.parametrize("first", [None, 2.3])
 def test_the_suggested_alpha_ends_at_the_plain_loss(first, slack):
-    losses = jnp.array([3.0, 2.0, 1.0, 0.25])
+    losses = jax_array([3.0, 2.0, 1.0, 0.25])
     alpha = suggest_alpha(losses, reference=first, slack=slack)
     constraints = uj.descent_constraints(
         alpha, num_layers=3, reference=first or 3.0, bounds="cumulative"

@@ -115,7 +115,7 @@ def test_a_norm_has_a_zero_gradient_at_zero():
 
 @in_float64
 def test_the_divergence_from_a_reference_equals_its_definition():
-    """No gradient flows to the reference; classes that are masked do not count."""
+    """No gradient flows to the reference. Classes that are masked do not count."""
     logits = RNG.normal(size=(2, 4, 5))
     reference = RNG.normal(size=(2, 4, 5))
     counted = RNG.random((2, 4)) < 0.5
@@ -185,7 +185,7 @@ def test_labels_and_groups_of_every_width_count():
 
 
 def test_norms_and_gradients_of_any_size_equal_float64():
-    """Two leaves of different sizes; squares of 1e25 are infinite in float32."""
+    """Two leaves of different sizes. Squares of 1e25 are infinite in float32."""
 
     @jax.jit
     @jax.value_and_grad

@@ -49,7 +49,7 @@ def test_a_report_names_and_draws_violated_binding_idle_constraints():
     ],
 )
 def test_statuses_of_a_constraint_are_apart(violation, price, options, status):
-    """An equality is violated in either direction; a multiplier with room has wound
+    """An equality is violated in either direction. A multiplier with room has wound
     up, and its price is none."""
     report = report_of(np.array(violation), np.array(price), **options)
     assert report.groups[0].status == status

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import unroll_jax as uj
 from tests.energies.comparing import assert_derivative
 from tests.marks import in_float64
-from tests.reference import gaussian
+from tests.reference import gaussian, jax_array
 
 pytestmark = in_float64
 SAMPLES = gaussian(37, 3) + np.array([0.5, -1.0, 0.0])
@@ -73,4 +73,4 @@ def test_the_tail_leaves_out_a_sample_of_minus_infinity():
     )
     assert_allclose(value, 2.5)
     assert_allclose(gradient[:, 0], [0.0, 0.5, 0.0, 0.5])
-    assert_array_equal(uj.tail_mean(0.0)(jnp.asarray(violations)), [-np.inf])
+    assert_array_equal(uj.tail_mean(0.0)(jax_array(violations)), [-np.inf])

@@ -12,6 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import unroll_jax as uj
 from tests.constrained.calls import solve
 from tests.marks import in_float64
+from tests.reference import jax_array
 from unroll_jax.constrained import growing_penalty, take_rows
 from unroll_jax.constrained.transformation import ORDERS
 
@@ -89,8 +90,8 @@ def test_rows_of_a_table_move_and_others_stay(order):
     """Four multipliers, of which rows 2 and 0 move, against two."""
     dual = uj.dual_ascent(optax.sgd(0.5), penalty=growing_penalty(1.0))
     rows = np.array([2, 0])
-    x = jnp.array([1.0, 3.0])
-    problem = lambda x: (jnp.sum(x**2), x - jnp.array([0.5, 1.0]))
+    x = jax_array([1.0, 3.0])
+    problem = lambda x: (jnp.sum(x**2), x - jax_array([0.5, 1.0]))
     is_simultaneous = order == "simultaneous"
     given = {"violations": problem(x)[1]} if is_simultaneous else {"problem": problem}
 
@@ -120,7 +121,7 @@ def test_extragradient_keeps_moments_as_extra_adam_does():
         return jnp.sum(x**2), x[0] + x[1] - 1.0
 
     (x, state), _ = solve(
-        optimizer, problem, jnp.array([1.0, -2.0]), 5, order="extragradient"
+        optimizer, problem, jax_array([1.0, -2.0]), 5, order="extragradient"
     )
     other, price, mean, square, count = (
         np.array([1.0, -2.0]),

@@ -108,7 +108,7 @@ def truncate(path: Path, share: float = 0.4) -> Path:
 def pack(
     root: Path, mode: Literal["w", "w:gz", "zip"] | None = "w", *, reverse: bool = False
 ) -> Path:
-    """Packs a folder's files into an archive next to it, in order or against it; None
+    """Packs a folder's files into an archive next to it, in order or against it. None
     leaves the folder. As some programs do, the archive has an entry for a folder
     outside of it.
     """
@@ -140,7 +140,7 @@ def real_data() -> Path:
 
 @pytest.fixture(scope="module")
 def oracles() -> tuple[Any, Any]:
-    """The modules torch and transformers; imported here, as every worker collects
+    """The modules torch and transformers. Imported here, as every worker collects
     tests and that takes seconds."""
     import torch
     import transformers

@@ -1,7 +1,8 @@
-"""Clips of frames and videos go where their folders say; damaged ones are used as
+"""Clips of frames and videos go where their folders say. Damaged ones are used as
 far as they decode."""
 
 import re
+import shutil
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -10,8 +11,10 @@ from PIL import Image
 
 from tests.data.conftest import pack, truncate, write_pictures, write_video
 from tests.errors import assert_fails, one_line
-from unroll_jax.train.data.clips import split_clips, standard_frame
+from tests.train.commands import quiet
+from unroll_jax.train.data.clips import find_clips, split_clips, standard_frame
 from unroll_jax.train.data.files import SPLITS, fingerprint_below
+from unroll_jax.train.data.pictures import open_media
 from unroll_jax.train.tasks.video.data import open_footage, patch_sequences, windows
 
 LAYOUTS = {  # the clips of train, validation and test, and ignored ones
@@ -77,6 +80,17 @@ def test_folders_and_names_state_the_split(case):
 def test_clips_of_several_folders_and_unknown_names_of_splits_fail(names, words):
     with one_line(words, "ROOT/train/"):
         split_clips(paths(*names.split()))
+
+
+def test_clips_and_frames_of_equal_numbers_go_by_name(tmp_path):
+    write_pictures(tmp_path, dict.fromkeys(("1", "01", "001", "2"), 2))
+    shutil.copy(tmp_path / "1" / "002.png", tmp_path / "1" / "0001.png")
+    with open_media(tmp_path, quiet) as media:
+        for pictures in (media.pictures, media.pictures[::-1]):
+            clips = find_clips(media._replace(pictures=pictures), log=quiet)
+            assert list(map(str, clips)) == ["001", "01", "1", "2"]
+            frames = [file.path.name for file in clips[PurePosixPath("1")]]
+            assert frames == ["0001.png", "001.png", "002.png"]
 
 
 def test_clips_without_splits_are_dealt(tmp_path):

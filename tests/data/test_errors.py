@@ -120,7 +120,7 @@ REVIEWS = {
     for split, stars in itertools.product(("train", "test"), ("neg/0_3", "pos/0_9"))
 }
 ODD = np.where(np.arange(48).reshape(6, 8) == 21, np.uint8(34), LABELS)
-# The source, its files, and words of the error; one file is the root itself.
+# The source, its files, and words of the error. One file is the root itself.
 BAD = [
     (
         "video",

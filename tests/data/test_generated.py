@@ -10,8 +10,8 @@ import pytest
 from unroll_jax.train.data import generated
 from unroll_jax.train.data.files import SPLITS
 
-# Of pixels or texts, then labels, of the first 32 examples and the last (2026-11);
-# other versions of NumPy may differ.
+# Of pixels or texts, then labels, of the first 32 examples and the last (2026-11).
+# Other versions of NumPy may differ.
 CHECKSUMS: dict[str, list[tuple[int, int]]] = {
     "photos": [
         (4267537629, 1330496547),

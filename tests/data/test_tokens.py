@@ -161,6 +161,14 @@ def test_batches_depend_on_seed_and_step_alone(data, texts, start):
     assert numbers_of(first, data) != numbers_of(other, data)
 
 
+def test_a_batch_larger_than_its_split_repeats_texts_evenly(data):
+    assert data.steps_an_epoch("validation", batch_size=30) == 1
+    batches = data.batches("validation", batch_size=30, seed=0, start_step=5)
+    for batch in itertools.islice(batches, 2):
+        counts = np.bincount(numbers_of(batch, data), minlength=12)
+        assert sorted(counts.tolist()) == [2] * 6 + [3] * 6
+
+
 def test_examples_are_each_text_once_in_the_order_told(data):
     batches, order = (
         list(data.examples("test", batch_size=8)),

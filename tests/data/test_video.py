@@ -1,4 +1,4 @@
-"""Video is prepared once, by any number of processes, whole or not at all; damage to
+"""Video is prepared once, by any number of processes, whole or not at all. Damage to
 prepared data is reported."""
 
 import itertools
@@ -12,6 +12,7 @@ import pytest
 
 from tests.data.conftest import write_pictures
 from tests.errors import one_line
+from tests.train.commands import flip_a_bit
 from unroll_jax.train.data.files import SPLITS
 from unroll_jax.train.tasks.video.data import (
     load,
@@ -129,6 +130,14 @@ def test_damaged_prepared_data_say_how_to_redo_them(prepared, name, damage):
     damage(folder / name)
     with one_line("delete that folder and run again", str(folder)):
         load(config)
+
+
+def test_records_that_change_under_a_reader_are_an_error(prepared):
+    config, folder = prepared
+    data = load(config)
+    flip_a_bit(folder / RECORDS.format("train"))
+    with one_line("delete that folder and run again", str(folder)):
+        data.whole("train")
 
 
 # Prepares what another process prepares too, reads it, and is killed while it prepares

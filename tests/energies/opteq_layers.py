@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests.energies import opteq_reference as reference
+from tests.reference import jax_array
 from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv
 from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
 
@@ -12,7 +13,7 @@ IMAGE = (5, 4)
 
 
 def random(shape, dtype, *, seed):
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), dtype)
+    return jax_array(np.random.default_rng(seed).normal(size=shape), dtype)
 
 
 def dense(batch=(), dtype=jnp.float64, **options):
@@ -22,7 +23,7 @@ def dense(batch=(), dtype=jnp.float64, **options):
     )
     params = OptEqParams(
         *(
-            jnp.asarray(leaf, dtype)
+            jax_array(leaf, dtype)
             for leaf in (0.9 * W / np.linalg.norm(W, 2), U, 0.3 * b)
         )
     )
@@ -40,6 +41,6 @@ def convolutional(batch=(), dtype=jnp.float64, **options):
         np.asarray(random(shape, float, seed=k)) for k, shape in enumerate(shapes)
     )
     W = 0.9 * W / np.linalg.norm(reference.conv_matrix(W, IMAGE), 2)
-    params = OptEqParams(*(jnp.asarray(leaf, dtype) for leaf in (W, U, 0.3 * b)))
+    params = OptEqParams(*(jax_array(leaf, dtype) for leaf in (W, U, 0.3 * b)))
     z, x = (random((*batch, *IMAGE, width), dtype, seed=width) for width in (2, 3))
     return opteq_conv(2, 5, 3, **options), params, z, x

@@ -12,6 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from tests.energies import potential_reference as reference
 from tests.energies.opteq_reference import conv_matrix
 from tests.marks import in_float64
+from tests.reference import jax_array
 from unroll_jax.energies import (
     MONOTONES,
     ConvexPotentialParams,
@@ -55,7 +56,7 @@ def drawn(kind, batch=(), seed=0, **options):
     return (
         make(*sizes, **options),
         params,
-        jnp.asarray(rng.normal(size=(*batch, *event))),
+        jax_array(rng.normal(size=(*batch, *event))),
     )
 
 
@@ -154,8 +155,8 @@ def test_units_without_weights_have_no_effect_and_finite_gradients():
     rest = np.array([0, 2, 3, 5])
     W = np.zeros(params.W.shape)
     W[rest] = np.asarray(params.W)[rest]
-    dead = params._replace(W=jnp.asarray(W))
-    fewer = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[rest]), dead)
+    dead = params._replace(W=jax_array(W))
+    fewer = jax.tree.map(lambda leaf: jax_array(np.asarray(leaf)[rest]), dead)
 
     def value(params):
         return jnp.sum(layer.step(params, z) ** 2)
@@ -176,9 +177,10 @@ def test_units_without_weights_have_no_effect_and_finite_gradients():
 
 
 def test_weights_out_of_range_give_nan():
-    """W W^T overflows beyond 1e19 in float32; below 1e-19 a unit is as good as absent."""
+    """W W^T overflows beyond 1e19 in float32. Below 1e-19 a unit is as good as
+    absent."""
     layer, params, z = drawn("dense", (2,))
-    params, z = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), (params, z))
+    params, z = jax.tree.map(lambda leaf: jax_array(leaf, np.float32), (params, z))
 
     @jax.jit
     def step(scale):

@@ -10,6 +10,7 @@ import unroll_jax as uj
 from tests.energies.comparing import shapes_of
 from tests.hostile.calls import calls
 from tests.marks import types_unchecked
+from tests.reference import jax_array
 from unroll_jax import energies
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import AsymmetricLayer, AttentionParams, UnrolledLayerParams
@@ -23,11 +24,13 @@ NONE = AttentionParams(None)
 
 
 def ones(*shape, dtype=np.float32):
-    return jnp.asarray(np.ones(shape), dtype)
+    return jax_array(np.ones(shape, dtype))
 
 
 def broken(*shape, at):
-    return ones(*shape).at[at].set(jnp.nan)
+    array = np.ones(shape, np.float32)
+    array[at] = np.nan
+    return jax_array(array)
 
 
 def like(shapes):
@@ -35,7 +38,8 @@ def like(shapes):
 
 
 def step(layer, y, x=None):
-    return layer.step(like(jax.eval_shape(layer.init, jax.random.key(0))), y, x)
+    params = like(jax.eval_shape(lambda: layer.init(jax.random.key(0))))
+    return layer.step(params, y, x)
 
 
 Y = ones(2, N, DIM)
@@ -53,6 +57,7 @@ NAMES = {
     "Anchor": Anchor,
     "check_tokens": check_tokens,
     "energies": energies,
+    "jnp": jnp,
     "preimage": opteq_preimage,
     "rho": rho,
 }
@@ -78,21 +83,21 @@ kernel must be "xla" or "pallas" but for: uj.attention(**CUDNN | {"form": "jacob
 block must be None or one of: uj.attention(kernel="pallas", block=48)
 rho 'square' must be concave: uj.attention(rho=jnp.square); jax.jit(lambda y: (uj.attention(rho=jnp.square), y)[1])(Y)
 rho '<lambda>' must be concave, but its mean slope rises from 1 to 1.12202 between z=89.1251 and z=112.202:
-    uj.attention(rho=lambda z: z + 0.01 * jnp.maximum(z - 100.0, 0.0) ** 2)
-rho '<lambda>' must be nondecreasing, but falls: uj.attention(rho=lambda z: z * jnp.exp(-z))
+    uj.attention(rho=jax.jit(lambda z: z + 0.01 * jnp.maximum(z - 100.0, 0.0) ** 2))
+rho '<lambda>' must be nondecreasing, but falls: uj.attention(rho=jax.jit(lambda z: z * jnp.exp(-z)))
 rho 'log' must be finite on [0, inf), but at z=0 it is -inf: uj.attention(rho=jnp.log)
 rho 'exp' must be finite on [0, inf), but at z=794: uj.attention(rho=jnp.exp)
 rho 'sum' must be elementwise, but its value turns shape: uj.attention(rho=jnp.sum)
 rho 'cumsum' must be elementwise: uj.attention(rho=jnp.cumsum);
     jax.jit(lambda y: (uj.attention(rho=jnp.cumsum), y)[1])(Y)
-rho 'sqrt' must have the derivative of its value as slope: uj.attention(rho=uj.Rho(jnp.sqrt, lambda z: 1.0 / (1.0 + z)))
+rho 'sqrt' must have the derivative of its value as slope: uj.attention(rho=uj.Rho(jnp.sqrt, jax.jit(lambda z: 1.0 / (1.0 + z))))
 rho 'sqrt' must have a finite slope beyond z=0: uj.attention(rho=uj.Rho(jnp.sqrt, lambda z: 0.5 / jnp.sqrt(z - 1.0)))
 equal, but there it is inf in float64: uj.attention(rho=jnp.sqrt)
-equal, but there it is nan in float64: uj.attention(rho=lambda z: (z * z) ** 0.125)
-equal, but there it is inf in float32: uj.attention(rho=lambda z: jnp.sqrt(z + 1e-60))
+equal, but there it is nan in float64: uj.attention(rho=jax.jit(lambda z: (z * z) ** 0.125))
+equal, but there it is inf in float32: uj.attention(rho=jax.jit(lambda z: jnp.sqrt(z + 1e-60)))
 rho 'log1p' must have log(slope) as log_slope:
     uj.attention(rho=uj.Rho(jnp.log1p, lambda z: 1.0 / (1.0 + z), jnp.negative))
-slopes in [0, 1]: energies.activation(jax.nn.gelu, lambda z: z)
+slopes in [0, 1]: energies.activation(jax.jit(jax.nn.gelu), lambda z: z)
 step_size must be finite and at least 0: energies.tanh().prox(ones(2), -1.0); energies.sigmoid().prox(ones(2), np.nan);
     energies.softplus().prox(ones(2), np.inf); energies.leaky_relu().prox(ones(2), -1.0)
 rho must hold no arrays: uj.attention(kernel="pallas", rho=lambda z: jnp.sqrt(z + jnp.asarray([1.0])[0]))
@@ -101,12 +106,12 @@ must have a finite slope at z=0: uj.causal_attention(rho=jnp.sqrt);
 blocks: energies.deep_opteq_objective((), (ones(4),))
 rates: uj.delta_rule(*PAIRS[:3], ones(3))
 rates[0, 0] must be at least 0: uj.delta_rule(*PAIRS[:3], -PAIRS[3]); uj.mesa(*PAIRS[:3], -PAIRS[3])
-state: uj.delta_rule(*PAIRS, state=ones(3, 4))
-state.H: uj.mesa(*PAIRS, state=energies.MesaState(ones(4, 4), ones(4, 3)))
-state.G: uj.mesa(*PAIRS, state=energies.MesaState(ones(2, 4, 4), ones(4, 3)))
+state: jax.eval_shape(lambda: uj.delta_rule(*PAIRS, state=ones(3, 4)))
+state.H: jax.eval_shape(lambda: uj.mesa(*PAIRS, state=energies.MesaState(ones(4, 4), ones(4, 3))))
+state.G: jax.eval_shape(lambda: uj.mesa(*PAIRS, state=energies.MesaState(ones(2, 4, 4), ones(4, 3))))
 values: uj.mesa(*PAIRS[:2], ones(2, 3, 4), PAIRS[3])
 y must: energies.unrolled_layer(FREE, ones(5, 4)); step(uj.fast_weights(2, 3), ones(2, 2), ones(4, 5));
-    check_tokens(broken(7, DIM, at=(4, 0)), Anchor(None, jnp.arange(7) < 5))
+    check_tokens(broken(7, DIM, at=(4, 0)), Anchor(None, jax_array(np.arange(7) < 5)))
 y[1, 3, 2] is nan: uj.attention().step(NONE, broken(2, N, DIM, at=(1, 3, 2)))
 x must: uj.attention().step(NONE, Y, ones(2, DIM)); step(uj.fast_weights(2, 2), ones(2, 2), ones(4, 3));
     step(uj.opteq(4, 6, 3), ones(3, 4), ones(2, 3))
@@ -132,7 +137,7 @@ def test_an_error_names_the_argument(error, words, expression):
 
 @pytest.mark.parametrize("name", [name for name in uj.DESCENTS if "opteq" not in name])
 def test_params_of_another_shape_are_named(name):
-    """Also those that broadcasting would let pass, and None; OptEq takes weights of
+    """Also those that broadcasting would let pass, and None. OptEq takes weights of
     any width."""
     layer, shapes, *tokens = shapes_of(name)
     params = like(shapes)

@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import unroll_jax as uj
 from tests.energies.comparing import assert_derivative, both, shapes_of
 from tests.marks import in_float64, nightly
-from tests.reference import gaussian
+from tests.reference import gaussian, jax_array
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import AttentionParams
 
@@ -94,11 +94,11 @@ def test_derivatives_equal_finite_differences(name):
 @nightly
 @pytest.mark.parametrize("name", FURTHER)
 def test_absent_tokens_neither_count_nor_move(name):
-    """Examples of `DESCENTS` are in test_gradients_conformance.py; masks of keys in
+    """Examples of `DESCENTS` are in test_gradients_conformance.py, masks of keys in
     test_hopfield.py."""
     layer, params, y, x = drawn(name)
     shorter = SHORTER.get(name, layer)
-    present = jnp.asarray(np.arange(TOKENS) < 3)
+    present = jax_array(np.arange(TOKENS) < 3)
 
     def blank(tokens):
         return (
@@ -165,7 +165,7 @@ def test_an_input_that_broadcasts_is_one_written_out(name):
     shapes = [(rows, DIM), (1, rows, DIM)]
     shapes += [] if is_keys else [(DIM,), (2, 1, DIM)]
     rng = np.random.default_rng(0)
-    y = jnp.asarray(rng.normal(size=(2, TOKENS, DIM)))
+    y = jax_array(rng.normal(size=(2, TOKENS, DIM)))
     marks = jnp.arange(rows) < 2
 
     @jax.jit
@@ -188,7 +188,7 @@ def test_an_input_that_broadcasts_is_one_written_out(name):
 def test_bfloat16_states_keep_their_dtype_and_are_computed_in_float32(name):
     layer, params, *arrays = drawn(name)
     params = jax.tree.map(np.float32, params)
-    y, x = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16), arrays)
+    y, x = jax.tree.map(lambda leaf: jax_array(leaf, jnp.bfloat16), arrays)
     wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), (y, x))
     (energy, stepped), (expected, moved) = jax.jit(
         lambda p: (both(layer, p, y, x), both(layer, p, *wide))
@@ -210,7 +210,7 @@ def test_bfloat16_states_keep_their_dtype_and_are_computed_in_float32(name):
 def test_strict_promotion_of_dtypes_passes(name, dtype):
     descent, params, *arrays = drawn(name)
     params = jax.tree.map(np.float32, params)
-    y, x = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), arrays)
+    y, x = jax.tree.map(lambda leaf: jax_array(leaf, dtype), arrays)
     of_keys = name == "cross_attention" or "fast_weights" in name
     rows = x if of_keys else y
     masked = Anchor(x, jnp.ones(rows.shape[:-1], bool))

@@ -89,7 +89,7 @@ def test_a_delta_rule_pair_is_a_fast_weight_step():
             q, k, v, rates, state=W
         )[1]
         assert_allclose(end, stepped, atol=1e-12)
-    # learns W k = v; the square of a key of 1e20 is not in float32
+    # learns W k = v. The square of a key of 1e20 is not in float32
     full = jax.jit(fast_weights(4, 3).step)
     for size, learned in ((1e10, 0.25), (5e18, 0.25), (1e20, np.nan)):
         pair = np.float32([[size] * 4 + [1.0] * 3])

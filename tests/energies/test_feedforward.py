@@ -22,7 +22,7 @@ SHRINK = uj.Proximal(
 
 def test_energy_and_step_equal_the_reference():
     """By name an activation is applied as it is at any step size a: its phi is divided
-    by a. A spectrum that holds all eigenvalues leaves the symmetric part; a Proximal of
+    by a. A spectrum that holds all eigenvalues leaves the symmetric part. A Proximal of
     a user's own is taken as it is.
     """
     assert resolve_proximal(SHRINK) is SHRINK

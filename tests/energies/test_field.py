@@ -3,7 +3,7 @@ Transformer, Hyper-SET; safeguards. Their steps are compared with NumPy written 
 authors' public code (read, not copied: Ma-Lab-Berkeley/CRATE,
 bhoov/energy-transformer-jax, huyunzhe/hyper-set), to 1e-8 in float64. CRATE's
 model/crate.py adds attention at the scale head_dim^(-1/2) to the tokens and takes ISTA
-steps of .1 at a sparsity of .1; the Energy Transformer's core.py takes twelve steps of
+steps of .1 at a sparsity of .1. The Energy Transformer's core.py takes twelve steps of
 .1.
 """
 
@@ -18,7 +18,7 @@ from scipy.special import logsumexp, softmax
 
 from tests.energies.comparing import Case, assert_equal
 from tests.marks import in_float64
-from tests.reference import gaussian
+from tests.reference import gaussian, jax_array
 from unroll_jax import (
     Anchor,
     Descent,
@@ -329,7 +329,7 @@ def test_proximal_steps_of_crate_on_many_equal_tokens_are_finite():
     params = layer.init(jax.random.key(0))
     rng = np.random.default_rng(0)
     rows = rng.uniform(0.01, 2.0, size=(500, 1, DIM))
-    tokens = jnp.asarray(1e4 * rows * np.ones((1, 20, 1)), jnp.float32)
+    tokens = jax_array(1e4 * rows * np.ones((1, 20, 1)), np.float32)
     energy = jax.jit(layer.energy)
     stepped = jax.jit(layer.step)(params, tokens)
     assert np.all(energy(params, stepped) < energy(params, tokens))
@@ -367,7 +367,7 @@ def test_an_absent_token_at_infinity_stays_under_a_shortened_step():
         energy=lambda params, y, x: jnp.sum(jnp.where(x, 0.5 * y**2, 0.0)),
         step=lambda params, y, x: jnp.where(x, -2.5 * y, y),
     )
-    y = jnp.array([1.0, jnp.inf, -jnp.inf])
-    there = jnp.array([True, False, False])
+    y = jax_array([1.0, jnp.inf, -jnp.inf])
+    there = jax_array([True, False, False])
     stepped = safeguarded(far).step(None, y, there)
     assert_array_equal(stepped, [-0.75, np.inf, -np.inf])

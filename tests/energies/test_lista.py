@@ -18,7 +18,7 @@ from tests.energies.dust_reference import (
     draw,
 )
 from tests.marks import in_float64
-from tests.reference import gaussian
+from tests.reference import gaussian, jax_array
 from unroll_jax.energies import ListaParams, cosine_dictionary, lista
 
 # arrays are float64 unless a test makes them float32
@@ -39,7 +39,7 @@ def test_lista_equals_the_reference():
 
 @pytest.mark.parametrize("shape", [(9, 12), (40, 9), (5, 1)], ids=str)
 def test_the_default_curvature_bounds_the_dictionary_from_above_by_little(shape):
-    """In float32, for dictionaries of any spread of singular values and any size;
+    """In float32, for dictionaries of any spread of singular values and any size,
     rounding apart."""
     rng = np.random.default_rng(21)
     D = rng.normal(size=(60, *shape)) * 10.0 ** rng.uniform(-2, 2, size=(60, 1, 1))
@@ -87,7 +87,7 @@ def test_derivatives_through_the_curvature_are_finite(
 
         return jnp.sum(jax.grad(made)(D) * D), made(D)
 
-    derivative, value = along(jnp.asarray(D))
+    derivative, value = along(jax_array(D))
     assert_allclose(derivative, -value, rtol=1e-9)
 
 

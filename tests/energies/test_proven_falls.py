@@ -39,7 +39,7 @@ LAYERS = {
         of_length(0.3),
         *TOKENS,
     ),
-    # With |D|_2 = 1; half of that curvature is the least that a step may have.
+    # With |D|_2 = 1. Half of that curvature is the least that a step may have.
     **{
         f"lista, c = {c}": (CODER(curvature=c), c - 0.5, (N, ATOMS), (N, DIM))
         for c in (0.5, 3.0)

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests.marks import in_float64
+from tests.reference import jax_array
 from unroll_jax import transformer
 from unroll_jax.energies import TransformerParams
 
@@ -16,7 +17,7 @@ DIM, TOKENS = 3, 6
 def radius(W_a, W_f, step_size):
     r"""The radius of the ball, in the norm |Y|_M = Tr(Y M Y^T)^(1/2), M = I + sym(W_f),
     around 0. Attention moves no token by more than (n - 1) e^(-1/2) in z = W_a^T y, as
-    weights fall like exp(-r^2 / 2), and so Y by kappa at most; the gradient step then
+    weights fall like exp(-r^2 / 2), and so Y by kappa at most. The gradient step then
     shrinks |Y|_M by q = |1 - a2 mu|, mu the eigenvalues of M. The pair energy is
     between -n (n - 1) / 2 and 0. So E changes by at most n (n - 1) / 2 + (q^2 (N +
     kappa)^2 - N^2) / 2, N = |Y|_M.
@@ -58,9 +59,9 @@ def draw(seed, step_size):
         * rng.choice([1.0, 1.1, 3.0, 100.0], size.shape)
         / size
     )
-    return TransformerParams(
-        jnp.asarray(W_a), jnp.asarray(M - np.eye(DIM))
-    ), jnp.asarray(scale[..., None, None] * y)
+    return TransformerParams(jax_array(W_a), jax_array(M - np.eye(DIM))), jax_array(
+        scale[..., None, None] * y
+    )
 
 
 def test_corollary_4_5_the_energy_falls_outside_of_the_ball():
@@ -82,8 +83,7 @@ def test_inside_of_the_ball_it_may_rise():
     layer = transformer(6, phi="identity", step_size=1e-5)
     weights = (np.eye(6), np.zeros((6, 6)))
     assert (
-        change(layer)(TransformerParams(*map(jnp.asarray, weights)), jnp.asarray(y))
-        > 1.0
+        change(layer)(TransformerParams(*map(jax_array, weights)), jax_array(y)) > 1.0
     )
     assert np.linalg.norm(y) < radius(*weights, 1e-5)
 
@@ -91,7 +91,7 @@ def test_inside_of_the_ball_it_may_rise():
 def test_there_is_no_ball_for_narrow_w_a():
     """Tokens differ where W_a does not look: attention moves them by a share of
     their size, however large that is."""
-    # one token attends to all; the others to it with weight a, to one another with a^2
+    # one token attends to all, the others to it with weight a, to one another with a^2
     # before softmax
     n, a = 20, 0.3
     place = np.sqrt(-2.0 * np.log(a)) * np.concatenate(
@@ -99,10 +99,10 @@ def test_there_is_no_ball_for_narrow_w_a():
     )
     W_a = np.concatenate([np.eye(n - 1), np.zeros((1, n - 1))])
     rise = change(transformer(n, rank=n - 1, phi="identity", step_size=0.005))
-    params = TransformerParams(jnp.asarray(W_a), jnp.zeros((n, n)))
+    params = TransformerParams(jax_array(W_a), jnp.zeros((n, n)))
     height = np.where(np.arange(n) == 0, 1.5, 1.0)[:, None]
     for scale in (1e2, 1e4, 1e6):
         assert (
-            rise(params, jnp.asarray(np.concatenate([place, scale * height], axis=1)))
+            rise(params, jax_array(np.concatenate([place, scale * height], axis=1)))
             > 0.01 * scale**2
         )

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import unroll_jax as uj
+from tests.reference import jax_array
 
 
 def symmetric_weights(
@@ -16,9 +17,8 @@ def symmetric_weights(
     draw = np.random.default_rng(seed)
     W = draw.normal(size=(width, dim))
     U = draw.normal(size=(width, inputs))
-    return jnp.asarray(W * np.sqrt(square) / np.linalg.norm(W, 2), dtype), jnp.asarray(
-        U, dtype
-    )
+    W = W * np.sqrt(square) / np.linalg.norm(W, 2)
+    return jax_array(W, dtype), jax_array(U, dtype)
 
 
 def symmetric_step(params, z, x):
@@ -31,7 +31,7 @@ def factored_layer(
 ):
     W, U = symmetric_weights(dim, width, square=square, dtype=dtype)
     return uj.opteq(dim, width, 3, activation=activation, **options), uj.OptEqParams(
-        W, U, jnp.zeros(width, dtype)
+        W, U, jax_array(np.zeros(width, dtype))
     )
 
 
@@ -40,7 +40,7 @@ def skew_weights(dim=8, *, norm=0.7, seed=0, dtype=jnp.float64):
     normal."""
     draw = np.random.default_rng(seed)
     A = np.triu(draw.normal(size=(dim, dim)), 1) + 0.1 * draw.normal(size=(dim, dim))
-    return jnp.asarray(norm * A / np.linalg.norm(A, 2), dtype)
+    return jax_array(norm * A / np.linalg.norm(A, 2), dtype)
 
 
 def tanh_step(A, z, x):
@@ -48,17 +48,17 @@ def tanh_step(A, z, x):
 
 
 def inputs(*shape, seed=1, dtype=jnp.float64):
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), dtype)
+    return jax_array(np.random.default_rng(seed).normal(size=shape), dtype)
 
 
 def unrolled(step, params, z, x, *, steps):
-    """The equilibrium by so many plain steps that it is exact to round-off; autodiff
+    """The equilibrium by so many plain steps that it is exact to round-off. Autodiff
     goes through them."""
     return jax.lax.scan(lambda z, _: (step(params, z, x), None), z, length=steps)[0]
 
 
 def program(step, **options):
-    """``(params, start, x) -> (z, info)``, compiled; by default one example per row,
+    """``(params, start, x) -> (z, info)``, compiled, by default one example per row,
     and failures are accepted."""
     options = {"batch_ndim": 1, "on_failure": "accept"} | options
     return jax.jit(

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from tests.fixed_point.problems import finish
 from tests.marks import types_unchecked
 from tests.reference import gaussian
 from unroll_jax import fixed_point as fp
 from unroll_jax.fixed_point import decisions, loop
 from unroll_jax.fixed_point.decisions import ACCELERATED, ENDED, GIVEN_UP, PLAIN
+from unroll_jax.fixed_point.status import MAX_STEPS
 from unroll_jax.fixed_point.stopping import StopRule
 
 pytestmark = types_unchecked
@@ -115,6 +117,29 @@ def test_acceleration_that_gains_nothing_is_given_up_for_good():
     assert seen.count(ACCELERATED) % decisions.TRIAL_STEPS == 0
     assert set(seen[begin:-1]) == {GIVEN_UP}
     assert_allclose(carries[-1].z, solution(A, x), atol=1e-3)
+
+
+def test_accelerated_solves_take_no_more_evaluations_than_allowed():
+    calls = []
+
+    @jax.jit
+    def solve(A, x, most):
+        def apply(z):
+            jax.debug.callback(lambda: calls.append(1))
+            return z @ A + x
+
+        rule = RULE._replace(max_steps=most)
+        return loop.iterate(apply, 0.0 * x, fp.anderson(), rule)[1]
+
+    x = drawn(2, WIDTH)
+    rotation = 0.99 * np.linalg.qr(drawn(WIDTH, WIDTH))[0]  # which is given up
+    for A in (spectrum(0.9, 0.999), rotation):
+        for most in range(1, 24):
+            calls.clear()
+            info = finish(solve(A, x, most))
+            assert len(calls) == most
+            assert info.steps.tolist() == [most] * 2
+            assert info.status.tolist() == [MAX_STEPS] * 2
 
 
 def test_a_row_that_is_lost_as_acceleration_is_given_up_returns():

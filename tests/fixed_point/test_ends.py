@@ -233,8 +233,8 @@ def test_nan_in_is_nan_out_and_reaches_no_other_example():
 
 
 def test_an_overflow_is_told_and_keeps_the_best_state():
-    """In two rows exp leaves the range after some steps, in one a map its domain;
-    anderson returns to its best."""
+    """In two rows exp leaves the range after some steps, in one a map its domain.
+    Anderson returns to its best."""
     ends = by_kind()(
         2.0, np.full((3, 1), 0.5, np.float32), np.array([[EXP], [LEAVES], [EXP]])
     )
@@ -250,7 +250,7 @@ def test_an_overflow_is_told_and_keeps_the_best_state():
 
 
 def test_states_that_grow_out_of_range_are_no_fixed_points():
-    """The reciprocal of its size is subnormal there, and so taken for 0; of 64
+    """The reciprocal of its size is subnormal there, and so taken for 0. Of 64
     entries the norm overflows."""
     for width, p in itertools.product((3, 64), (1.5, 3.0, -2.0, 10.0, 1e6)):
         x = np.ones((2, width), np.float32)

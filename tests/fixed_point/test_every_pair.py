@@ -18,6 +18,7 @@ from tests.fixed_point.problems import (
     unrolled,
 )
 from tests.marks import in_float64, nightly
+from tests.reference import jax_array
 from unroll_jax import fixed_point
 from unroll_jax.fixed_point import ADJOINTS, SOLVERS
 
@@ -25,13 +26,13 @@ pytestmark = in_float64
 # Averaging takes all of its steps, to the point of least regulariser, at another rate:
 # see test_averaging.
 SOLVING = [name for name in SOLVERS if name != "averaged"]
-# The first two are inexact by choice; the others have no adjoint system.
+# The first two are inexact by choice. The others have no adjoint system.
 EXACT = [name for name in ADJOINTS if name not in ("neumann", "one_step", "unrolled")]
 OPTIONS = {"tol": 1e-10, "max_steps": 2000, "on_failure": "accept", "batch_ndim": 1}
 
 
 class Problem(NamedTuple):
-    """A layer, and the entries that are crossed on it; None is the default of
+    """A layer, and the entries that are crossed on it. None is the default of
     `equilibrium`."""
 
     layer: object
@@ -64,7 +65,7 @@ def opteq():
     """
     W, U = symmetric_weights()
     layer = uj.opteq(8, 6, 3, skip=0.9)
-    params = uj.OptEqParams(W, U, jnp.asarray(np.linspace(-0.3, 0.3, 6)))
+    params = uj.OptEqParams(W, U, jax_array(np.linspace(-0.3, 0.3, 6)))
     solvers = named(SOLVING, SOLVERS, symmetric=True)
     adjoints = named(EXACT, ADJOINTS, symmetric=True)
     return Problem(
@@ -104,7 +105,7 @@ def gradient_from(problem, solver, adjoint):
 def staying():
     """A solver that stays at its start. The gradient is then the adjoint's, at a
     point found before."""
-    none = jnp.asarray(np.zeros(4, np.int32))
+    none = jax_array(np.zeros(4, np.int32))
     return fixed_point.picard()._replace(run=lambda apply, z, tol, max_steps: (z, none))
 
 

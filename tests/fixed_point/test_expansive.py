@@ -66,7 +66,7 @@ def test_a_norm_above_1_is_an_error_unless_allowed(make):
 
 @pytest.mark.parametrize("make", [dense, convolutional])
 def test_no_weights_within_the_bound_are_refused(make):
-    """Norms by NumPy; at 1 exactly, rounded to float32 and to bfloat16."""
+    """Norms by NumPy, at 1 exactly, rounded to float32 and to bfloat16."""
     layer, params, z, _ = of_norm(1.0, make)
     W = np.asarray(params.W)
     matrix = W if W.ndim == 2 else conv_matrix(W, z.shape[1:3])

@@ -258,7 +258,7 @@ def test_an_asymmetric_jacobian_is_an_error_for_conjugate_gradients():
 
 @pytest.mark.slow
 def test_a_solver_that_needs_symmetry_refuses_a_layer_without_it():
-    """With and without vmap; also unrolled, where the residual meets this tolerance."""
+    """With and without vmap, also unrolled, where the residual meets this tolerance."""
     cases = {
         "accelerated_gradient": {"solver": "accelerated_gradient"},
         "unrolled": {

@@ -55,7 +55,7 @@ def test_neumann_is_the_series_and_one_step_its_first_term():
         ]
 
     z, gradients = jax.device_get(run(A, x))
-    # the derivative of tanh; once more for the gradient with respect to x
+    # the derivative of tanh, once more for the gradient with respect to x
     slope = 1.0 - z**2
     transposed = np.asarray(A) * slope
     v = np.cos(z) * np.arange(8.0)

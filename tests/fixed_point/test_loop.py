@@ -144,7 +144,7 @@ def test_acceleration_saves_steps_or_costs_little():
     assert anderson < 0.05 * picard
     picard, anderson, _ = steps_of(0.9 * rotation, draw.normal(size=(4, 64)))
     assert anderson < 1.4 * picard
-    # Where a map contracts tenfold, plain steps come first and stay; residuals are
+    # Where a map contracts tenfold, plain steps come first and stay. Residuals are
     # checked every four steps.
     picard, anderson, _ = steps_of(0.1 * symmetric(norm=1.0), np.asarray(inputs(4, 8)))
     assert 0 <= anderson - picard < 4
@@ -316,7 +316,7 @@ def test_a_tiny_cotangent_keeps_its_accuracy():
 @pytest.mark.filterwarnings("ignore:JAXopt is no longer maintained")
 @pytest.mark.parametrize("name", ["FixedPointIteration", "Broyden"])
 def test_solvers_of_jaxopt_meet_the_tolerance_unsharded(name):
-    """Of every example; sharded states and unrolled steps are an error."""
+    """Of every example. Sharded states and unrolled steps are an error."""
     import jaxopt
 
     solver = fp.jaxopt_solver(getattr(jaxopt, name))

@@ -12,11 +12,11 @@ from numpy.testing import assert_allclose
 import unroll_jax as uj
 from tests.fixed_point import problems
 from tests.marks import in_float64, nightly, types_unchecked
-from tests.reference import gaussian
+from tests.reference import gaussian, jax_array
 from unroll_jax.fixed_point import neumann
 
 pytestmark = types_unchecked
-X = jnp.asarray(gaussian(5, 3), jnp.float32)
+X = jax_array(gaussian(5, 3), np.float32)
 START = jnp.zeros((5, 3))
 # what compiles soonest, for steps that contract
 PLAIN = {"tol": 1e-6, "solver": "picard", "adjoint": neumann(60)}

@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose
 
 from tests.fixed_point.problems import program
 from tests.marks import nightly, types_unchecked
+from tests.reference import jax_array
 from unroll_jax import fixed_point as fp
 
 pytestmark = [types_unchecked, nightly]
@@ -26,16 +27,16 @@ def powers(z):
 
 
 def cosine(z):
-    return jnp.cos(z) + jnp.array([0.0, jnp.pi / 2])
+    return jnp.cos(z) + jax_array([0.0, jnp.pi / 2])
 
 
-TURNED = jnp.asarray(np.random.default_rng(0).uniform(size=14), jnp.float32)
+TURNED = jax_array(np.random.default_rng(0).uniform(size=14), np.float32)
 FAR = jnp.arange(1.0, 15.0)
 POWERS = (
-    jnp.array([0.6, 0.0, -0.1]),
-    (jnp.array([[0.7], [0.5]]), jnp.array([[-1.0, 0.0, 2.0, -0.4]]) / 3.0),
+    jax_array([0.6, 0.0, -0.1]),
+    (jax_array([[0.7], [0.5]]), jax_array([[-1.0, 0.0, 2.0, -0.4]]) / 3.0),
 )
-COSINE = jnp.array([0.3, jnp.pi / 4]), jnp.array([0.73908514, jnp.pi / 2])
+COSINE = jax_array([0.3, jnp.pi / 4]), jax_array([0.73908514, jnp.pi / 2])
 # A map, a start, its fixed point, absolute and relative tolerances of both, and
 # options.
 PROBLEMS = {

@@ -15,17 +15,18 @@ from numpy.testing import assert_allclose, assert_array_equal
 import unroll_jax as uj
 from tests.fixed_point.problems import inputs, relative_error, skew_weights
 from tests.marks import types_unchecked
+from tests.reference import jax_array
 from unroll_jax import fixed_point as fp
 
 SCALE = 1.0
-# what compiles soonest; exact for slopes of up to a half
+# what compiles soonest, exact for slopes of up to a half
 PLAIN = {"solver": "picard", "adjoint": fp.neumann(30)}
 
 
 def test_later_calls_compile_nothing_and_see_changed_values(
     caplog,
 ):
-    """A new function of the same body and other values reuse programs; another
+    """A new function of the same body and other values reuse programs. Another
     constant is another program."""
     global SCALE
     weights = skew_weights(dtype=jnp.float32)
@@ -97,7 +98,7 @@ DEPENDENT = [  # shares of an example itself and of another, and which that is
 
 
 def test_dependence_is_found_whatever_earlier_values_show():
-    """A gain of 0, the usual start of a norm, comes before; all are values of one
+    """A gain of 0, the usual start of a norm, comes before. All are values of one
     program."""
     step = lambda p, z, x: p[0] * z + p[1] * z[p[2]] + x
     for itself, other, row in DEPENDENT:
@@ -175,7 +176,7 @@ def test_rules_that_close_over_other_arrays_are_other_programs(way, kinds):
 
 @pytest.mark.parametrize("slope", [1.0, 0.5])
 def test_rules_that_see_symbolic_zeros_are_other_programs(slope):
-    """They differ only in the derivative in z; a derivative in both shows no
+    """They differ only in the derivative in z. A derivative in both shows no
     difference."""
 
     @jax.custom_jvp
@@ -291,8 +292,8 @@ def test_collectives_over_states_are_an_error_over_weights_not():
 
 
 def test_states_judged_as_one_example_warn_of_far_rows():
-    rates = jnp.array([[0.5], [0.99]])
-    x = jnp.array([[1e6], [1.0]])
+    rates = jax_array([[0.5], [0.99]])
+    x = jax_array([[1e6], [1.0]])
     with pytest.warns(
         fp.ConvergenceWarning,
         match="batch_ndim was not given .* 1 of 2 rows .* row 1 is at",

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from tests.energies.opteq_reference import conv_matrix
 from tests.fixed_point.problems import relative_error
 from tests.marks import in_float64, nightly
-from tests.reference import gaussian
+from tests.reference import gaussian, jax_array
 from unroll_jax import fixed_point as fp
 from unroll_jax.fixed_point import monotone
 
@@ -27,7 +27,7 @@ def params_of(kind, seed=0):
     not converge."""
     draw = np.random.default_rng(seed)
     shape = (6, 6) if kind == "dense" else (3, 3, 2, 2)
-    A, B = (jnp.asarray(draw.normal(size=shape)) for _ in range(2))
+    A, B = (jax_array(draw.normal(size=shape)) for _ in range(2))
     return fp.MonotoneParams(A, B, jnp.asarray(1.3), jnp.asarray(2.5))
 
 
@@ -49,7 +49,7 @@ def weight_of(params):
 
 def inputs_for(kind, *batch, seed=1):
     shape = (6,) if kind == "dense" else (*IMAGE, 2)
-    return jnp.asarray(gaussian(*batch, *shape, seed=seed))
+    return jax_array(gaussian(*batch, *shape, seed=seed))
 
 
 def solve_by_scipy(W, x, sigma):

@@ -30,7 +30,7 @@ def gradient(find, A, x):
     return jax.grad(lambda A, x: jnp.sum(find(A, x) ** 3), (0, 1))(A, x)
 
 
-TRANSFORMS = {  # of batches of two axes; under vmap they are of one or none
+TRANSFORMS = {  # of batches of two axes. Under vmap they are of one or none
     "vmap": lambda f: jax.vmap(f, (None, 0)),
     "vmap of vmap": lambda f: jax.vmap(jax.vmap(f, (None, 0)), (None, 0)),
     "vmap of jit": lambda f: jax.vmap(jax.jit(f), (None, 1), 1),

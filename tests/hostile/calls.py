@@ -6,7 +6,7 @@ __all__ = ["CALLS", "calls"]
 
 
 def calls(table: str) -> Iterator[tuple[type[Exception], str, str]]:
-    """Yields the error, the named argument and the call of each entry; an indented
+    """Yields the error, the named argument and the call of each entry. An indented
     line continues the one before."""
     error: type[Exception] = Exception
     for line in table.replace("\n    ", " ").strip().splitlines():
@@ -34,7 +34,7 @@ key: uj.attention(dim=4).init("3")
 spectrum: uj.feedforward(4, spectrum=0.5)
 lower: energies.box("a", 1.0)
 activation: uj.opteq(4, 3, activation=jnp.abs)
-z: uj.opteq(4, 3).step(uj.opteq(4, 3).init(K), Z.astype(int))
+z: jax.eval_shape(lambda: uj.opteq(4, 3).step(uj.opteq(4, 3).init(K), Z.astype(int)))
 labels: certificates.certified_radius(ones((2, 3)), labels=ones(2))
 parts: jax.jit(lambda M: certificates.lipschitz(M, x=ones((1, 2)), radius=1.0).constant)(ones((2, 2)))
 layers: uj.deep_opteq(None)
@@ -51,22 +51,22 @@ labels: certificates.certified_radius(ones((2, 3)), labels=np.array([0, 3]));
     certificates.certified_radius(ones((2, 3)), labels=np.array([0]))
 images: certificates.space_to_depth(ones((4, 3, 1)), 2); certificates.pool(ones((4, 3, 1)), 2)
 channels: certificates.pad_channels(ones(3), 2)
-rho: uj.attention(rho="gauss"); uj.attention(rho=lambda z: z**2); uj.attention(rho=lambda z: "a")
+rho: uj.attention(rho="gauss"); uj.attention(rho=jax.jit(lambda z: z**2)); uj.attention(rho=lambda z: "a")
 mask: uj.attention(mask="band"); uj.attention(mask=np.triu(np.ones((3,3),bool)));
     uj.attention(mask=np.ones((3,3),bool)).step(P, Y, None)
 W_a: uj.attention(dim=4).step(energies.AttentionParams(np.ones((3, 3))), Y, None)
 y: uj.attention().step(P, ones(4), None); uj.attention().step(P, np.full((5, 4), np.nan, np.float32), None);
-    (h := uj.multihead_attention(4, num_heads=2)).step(h.init(K), Y[..., :3], None)
+    jax.eval_shape(lambda: (h := uj.multihead_attention(4, num_heads=2)).step(h.init(K), Y[..., :3], None))
 x: uj.attention(ridge=0.1).step(P, Y, ones((7, 4))); uj.hopfield(4).step(energies.HopfieldParams(None), Y, None);
     uj.hopfield(4).step(energies.HopfieldParams(None), Y, np.ones((2, 0, 4), np.float32));
-    uj.opteq(4, 3, 2).step(uj.opteq(4, 3, 2).init(K), Z, np.ones((3, 2), np.float32))
+    jax.eval_shape(lambda: uj.opteq(4, 3, 2).step(uj.opteq(4, 3, 2).init(K), Z, ones((3, 2))))
 x.present: uj.attention(ridge=0.1).step(P, Y, uj.Anchor(None, np.ones((2, 4), bool)))
 num_heads: uj.multihead_attention(4, num_heads=8)
 phi: uj.feedforward(4, phi="relu6"); uj.transformer(4, phi="gelu")
 spectrum: uj.clip_spectrum(W, 1.0, 0.0)
 W_f: uj.feedforward(4).step(energies.FeedForwardParams(np.ones((4, 3))), Y, None);
     uj.clip_spectrum(np.ones((2, 3), np.float32))
-z: uj.convex_potential(3, 5).step(uj.convex_potential(3, 5).init(K), ones(4))
+z: jax.eval_shape(lambda: uj.convex_potential(3, 5).step(uj.convex_potential(3, 5).init(K), ones(4)))
 layers: energies.multi_block([])
 params: uj.deep_opteq([uj.opteq(4, 3)]).step((), Z)
 lower: energies.box(1.0, 0.0)
@@ -122,8 +122,9 @@ p: fp.averaged(p=0.5, c=0.3)
 unrolled: uj.implicit_root(jnp.sin, adjoint="unrolled")
 step_size: uj.prox_gradient(jnp.sum, step_size=-1.0)
 optimality: uj.implicit_root(lambda a, z: jnp.sum(z))(lambda a, z0: z0)(1.0, ones(3))
-image_shape: fp.monotone_weight(fp.monotone_init(K, 2, 3))
-images: fp.monotone_equilibrium(fp.monotone_weight(fp.monotone_init(K, 2, 3), image_shape=(4, 5)), ones((4, 2, 2)))
+image_shape: jax.eval_shape(lambda: fp.monotone_weight(fp.monotone_init(K, 2, 3)))
+images: jax.eval_shape(lambda: fp.monotone_equilibrium(fp.monotone_weight(fp.monotone_init(K, 2, 3),
+    image_shape=(4, 5)), ones((4, 2, 2))))
 f_step: E(f_step=half)
 phi: E(phi="rleu")
 unroll: uj.unroll(half, None, Y, num_layers=3, record=None, unroll=0);
@@ -168,8 +169,8 @@ num_layers: Transformer(dim=4, num_layers=0).init(K, Y)
 layer_losses: constrained.column_sums(D, ones(1), None)
 tolerance: uj.held_out_report(D, S, {"layer 1": 0.0}, tolerance=-1.0)
 x: Transformer(dim="4", num_layers=2).init(K, Y)
-y: Transformer(dim=4, num_layers=2).init(K, Y[:, :0])
-dct: Transformer(dim=4, num_layers=2, rank=9).init(K, Y)
+y: jax.eval_shape(Transformer(dim=4, num_layers=2).init, K, Y[:, :0])
+dct: jax.eval_shape(Transformer(dim=4, num_layers=2, rank=9).init, K, Y)
 """
     ),
 }

@@ -13,7 +13,7 @@ from unroll_jax.train.__main__ import main
 CONTROLS = re.compile(
     r"[^\S\n\t\r ]|[\x00-\x08\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 )
-LONGEST = 120  # seconds; a command that takes longer hangs
+LONGEST = 120  # seconds. A command that takes longer hangs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Command:
     words: tuple[str, ...]  # of its one-line error, or of its output if it succeeds
     # writes files into the folder beforehand
     given: Callable[[Path], None] | None = None
-    code: int = 2  # of an error; 0 for any valid command, however odd
+    code: int = 2  # of an error, 0 for any valid command, however odd
     # paths that must not exist afterwards: outputs that a failed command may not begin
     gone: tuple[str, ...] = ()
 

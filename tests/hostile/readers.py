@@ -71,7 +71,7 @@ COUNTS = tuple(
 
 
 class Reader(NamedTuple):
-    """``prepare`` fills a folder with valid files, of which ``name`` is changed;
+    """``prepare`` fills a folder with valid files, of which ``name`` is changed.
     ``read`` is the application's."""
 
     name: str

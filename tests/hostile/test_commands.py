@@ -21,7 +21,7 @@ TABLES = {
     "folders": folders.COMMANDS,
     "data": data.COMMANDS,
 }
-QUICK = ("options", "folders")  # make test runs these; data are read by the others
+QUICK = ("options", "folders")  # make test runs these. Data are read by the others
 COMMANDS = [
     pytest.param(
         command,

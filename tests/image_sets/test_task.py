@@ -145,7 +145,7 @@ def test_seeds_of_each_method_are_run_folders(config, folders, tmp_path):
 
 def test_bounds_are_in_proportion_to_the_input(config, data):
     """Digits have 1.804 at the noise of training, for which the defaults were
-    chosen; given bounds stay."""
+    chosen. Given bounds stay."""
 
     def bounds_of(given, **fields):
         options = changed(config, constraints=given, **fields)

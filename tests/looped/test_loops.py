@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.reference import jax_array
 from unroll_jax.looped import run_loops
 
 WIDTH = 5
@@ -22,8 +23,8 @@ def block(params, h, x):
 
 def arguments(*batch, scale=0.3, seed=0):
     rng = np.random.default_rng(seed)
-    params = {"weight": jnp.asarray(scale * rng.normal(size=(WIDTH, WIDTH)))}
-    h, x = (jnp.asarray(rng.normal(size=(*batch, WIDTH))) for _ in range(2))
+    params = {"weight": jax_array(scale * rng.normal(size=(WIDTH, WIDTH)))}
+    h, x = (jax_array(rng.normal(size=(*batch, WIDTH))) for _ in range(2))
     return params, h, x
 
 

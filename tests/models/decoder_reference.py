@@ -80,7 +80,7 @@ def layer(params, y, config, positions, factors=(1.0, 1.0)):
 
 
 def outputs(params, tokens, config, *, positions=None, perturbation=None):
-    """The outputs of layers 0..L, (L + 1, n, dim); params are the module's, as
+    """The outputs of layers 0..L, (L + 1, n, dim). Params are the module's, as
     float64 NumPy arrays."""
     positions = np.arange(len(tokens)) if positions is None else positions
     states = [

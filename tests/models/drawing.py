@@ -4,18 +4,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tests.reference import jax_array
+
 
 def normal(*shape, seed=1, dtype=jnp.float64):
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), dtype)
+    return jax_array(np.random.default_rng(seed).normal(size=shape), dtype)
 
 
 def drawn(model, *inputs, scale=0.5, seed=0):
     """Parameters away from the initial ones, where biases are 0 and norms do
-    nothing; in the model's dtypes."""
+    nothing, in the model's dtypes."""
     draw = np.random.default_rng(seed)
     shapes = jax.eval_shape(model.init, jax.random.key(0), *inputs)
     return jax.tree.map(
-        lambda leaf: jnp.asarray(scale * draw.normal(size=leaf.shape), leaf.dtype),
+        lambda leaf: jax_array(scale * draw.normal(size=leaf.shape), leaf.dtype),
         shapes,
     )
 

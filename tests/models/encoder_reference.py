@@ -84,7 +84,7 @@ def of_layer(layers, place):
 
 
 def outputs(params, tokens, config, **inputs):
-    """The outputs of layers 0..L, (L + 1, n, dim); params are the module's, as
+    """The outputs of layers 0..L, (L + 1, n, dim). Params are the module's, as
     float64 NumPy arrays."""
     states = [embed(params["embeddings"], np.asarray(tokens), config, **inputs)]
     for place in range(config.num_layers):

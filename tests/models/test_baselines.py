@@ -13,6 +13,7 @@ from tests.energies.opteq_reference import conv_matrix
 from tests.marks import in_float64, nightly
 from tests.models.deep_opteq_by_hand import logits_by_hand
 from tests.models.drawing import drawn, float64, normal
+from tests.reference import jax_array
 from unroll_jax.models import FeedForwardNetwork, NeuralODE
 
 
@@ -86,7 +87,7 @@ def test_gradients_through_the_ode_are_those_of_finite_differences():
 
 def test_more_steps_than_allowed_are_an_error():
     model = NeuralODE(2, convolutional=False, tol=1e-6, max_steps=1)
-    x = jnp.asarray(np.ones((1, 3), np.float32))
+    x = jax_array(np.ones((1, 3), np.float32))
     with pytest.raises(RuntimeError, match="maximum number of solver steps"):
         jax.block_until_ready(jax.jit(model.apply)(drawn(model, x, scale=3.0), x))
 

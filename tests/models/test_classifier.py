@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose
 from tests.marks import in_float64, nightly
 from tests.models.drawing import drawn, float64
 from tests.models.test_encoder import SMALL, random_params, random_tokens
+from tests.reference import jax_array
 from unroll_jax.models import (
     Classifier,
     Encoder,
@@ -32,7 +33,7 @@ def pooled_by_hand(outputs, pooling):
 @pytest.mark.parametrize(("pooling", "hidden"), [("first", "tanh"), ("mean", None)])
 def test_logits_are_those_of_the_head_at_every_output(pooling, hidden):
     encoder = Encoder(SMALL, param_dtype=jnp.float64, unroll=1)
-    mask = jnp.asarray(MASK)
+    mask = jax_array(MASK)
     tokens = random_tokens(3, 6)
     model = Classifier(encoder, 3, pooling, hidden)
     params = random_params(model)
@@ -68,7 +69,7 @@ def test_record_sees_logits_of_each_layer_with_gradients(
     model,
 ):
     tokens = random_tokens(2, 5)
-    given = (tokens, jnp.asarray(np.ones((2, 5), bool)))
+    given = (tokens, jax_array(np.ones((2, 5), bool)))
 
     @jax.jit
     def run(params):

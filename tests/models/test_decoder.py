@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from tests.marks import in_float64, nightly
 from tests.models import decoder_reference
 from tests.models.drawing import drawn, float64, normal
-from tests.reference import gaussian
+from tests.reference import gaussian, jax_array
 from unroll_jax.models import (
     Decoder,
     DecoderConfig,
@@ -79,7 +79,7 @@ def random_params(model, seed=0):
 
 
 def random_tokens(*shape, seed=2):
-    return jnp.asarray(np.random.default_rng(seed).integers(0, 30, shape), jnp.int32)
+    return jax_array(np.random.default_rng(seed).integers(0, 30, shape, np.int32))
 
 
 @in_float64
@@ -137,8 +137,8 @@ def test_packed_texts_have_the_outputs_and_gradients_they_have_alone():
     params = random_params(model)
     first = random_tokens(5)
     second = random_tokens(3, seed=3)
-    packed = jnp.concatenate([first, second, jnp.array([29, 29, 1])])[None]
-    segments = jnp.array([[7] * 5 + [2] * 3 + [0] * 3])
+    packed = jnp.concatenate([first, second, jax_array([29, 29, 1])])[None]
+    segments = jax_array([[7] * 5 + [2] * 3 + [0] * 3])
     weight = gaussian(4, 8, 8)
 
     def alone(params):
@@ -191,8 +191,8 @@ def test_a_token_beyond_the_capacity_overwrites_none():
     def run(cache, positions):
         return decode(SMALL, params, random_tokens(1, 2), cache, positions)[1]
 
-    cache = run(cache, jnp.array([[1, 2]]))
-    chex.assert_trees_all_equal(run(cache, jnp.array([[3, -1]])), cache)
+    cache = run(cache, jax_array([[1, 2]]))
+    chex.assert_trees_all_equal(run(cache, jax_array([[3, -1]])), cache)
 
 
 def test_answers_are_those_of_the_rounded_parameters():
@@ -280,7 +280,7 @@ def test_positions_of_small_integers_are_written_to_their_slots():
 
     @jax.jit
     def written(places):
-        return decode(config, params, jnp.array([[5, 6, 7]]), cache, places)[1]
+        return decode(config, params, jax_array([[5, 6, 7]]), cache, places)[1]
 
     places = np.array([[0, -1, 1]])
     expected = written(places.astype("int32"))

@@ -19,6 +19,7 @@ from tests.models.deep_opteq_by_hand import (
     start,
     vectors,
 )
+from tests.reference import jax_array
 from unroll_jax import fixed_point as fp
 from unroll_jax.certificates import spectral_normalise
 from unroll_jax.energies.equilibrium.regularisers import decorrelation, half_square
@@ -108,7 +109,7 @@ def test_logits_are_read_from_the_equilibrium(draw, options):
     model = DeepOptEq(num_classes=3, **options, **EXACT)
     x = draw(2, 2)
     params = start(model, x)
-    alone = jnp.asarray(np.asarray(x)[1, 1])
+    alone = jax_array(np.asarray(x)[1, 1])
     (logits, info, z), (logit, info_alone, one) = run(
         params, (model, x), (model, alone)
     )

@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose
 from tests.marks import in_float64, nightly
 from tests.models import encoder_reference
 from tests.models.drawing import drawn, float64, normal
+from tests.reference import jax_array
 from unroll_jax.models import Encoder, EncoderConfig
 from unroll_jax.models.encoder_layer import ACTIVATIONS
 
@@ -94,8 +95,8 @@ def test_every_activation_is_the_one_of_its_name():
 
 def test_without_a_mask_only_padding_is_absent():
     model = Encoder(KINDS["roberta"], unroll=1)
-    mask = jnp.asarray(np.arange(6) < np.array([[6], [4]]))
-    tokens = jnp.asarray(np.where(mask, random_tokens(2, 6), 1))
+    mask = jax_array(np.arange(6) < np.array([[6], [4]]))
+    tokens = jax_array(np.where(mask, random_tokens(2, 6), 1))
 
     @jax.jit
     def both(params):
@@ -107,7 +108,7 @@ def test_without_a_mask_only_padding_is_absent():
 @nightly
 def test_a_row_of_padding_alone_has_finite_outputs_and_gradients():
     model = Encoder(SMALL, unroll=1)
-    tokens = jnp.array([[3] * 5, [0] * 5])
+    tokens = jax_array([[3] * 5, [0] * 5])
     results = jax.jit(
         jax.value_and_grad(lambda p: jnp.sum(model.apply(p, tokens) ** 2))
     )(random_params(model))

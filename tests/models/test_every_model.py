@@ -26,7 +26,7 @@ from tests.models import (
 )
 from tests.models import test_unrolled_transformer as ut
 from tests.models.drawing import drawn, float64, moved, normal, vdot
-from tests.reference import gaussian
+from tests.reference import gaussian, jax_array
 from unroll_jax.models import (
     DUST,
     LISTA,
@@ -128,7 +128,7 @@ every_layer = pytest.mark.parametrize(
 def test_outputs_gradients_records_and_perturbations_equal_the_reference(
     name,
 ):
-    """Gradients against finite differences of the reference; records take the place
+    """Gradients against finite differences of the reference. Records take the place
     of outputs."""
     case = CASES[name]
     model = case.make(param_dtype=jnp.float64, remat=DOTS)
@@ -387,7 +387,7 @@ READERS = {
 def test_tokens_of_every_integer_type_are_the_same_numbers(name):
     """The vocabulary has numbers that small integers cannot hold."""
     model = READERS[name]
-    tokens = jnp.array([[5, 100, 127, 0]])
+    tokens = jax_array([[5, 100, 127, 0]])
     options = {"encoder": "token_types", "decoder": "segments"}
     ones = {options[name]: jnp.ones_like(tokens)} if name in options else {}
 

@@ -73,7 +73,7 @@ def expected_answer(params, prompt, count, key=None, noise=0.0):
 @in_float64
 @pytest.mark.parametrize("noise", [0.0, 0.7])
 def test_greedy_answers_equal_those_of_full_passes(noise):
-    """Noise is on the prompts and on the model's tokens; at a position it is the
+    """Noise is on the prompts and on the model's tokens. At a position it is the
     same in every pass."""
     params = small_params(dtype="float64")
     keys = row_keys(jax.random.key(5), 3)

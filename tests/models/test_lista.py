@@ -1,4 +1,4 @@
-"""LISTA as a Flax module, against ISTA in NumPy; gradients and records are in
+"""LISTA as a Flax module, against ISTA in NumPy. Gradients and records are in
 test_every_model.py."""
 
 import jax

@@ -1,4 +1,4 @@
-"""Drafted answers are the plain ones token for token; sampled ones have the same
+"""Drafted answers are the plain ones token for token. Sampled ones have the same
 distribution, exactly and measured."""
 
 import itertools
@@ -20,7 +20,7 @@ COUNT = 8
 
 
 def assert_counts_add_up(answers, draft_length):
-    """A verification yields the accepted tokens and one more; only the last may be
+    """A verification yields the accepted tokens and one more. Only the last may be
     cut."""
     calls, accepted, lengths = (
         np.asarray(each) for each in (answers.calls, answers.accepted, answers.lengths)

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from tests import reference
 from tests.marks import in_float64
 from tests.models.drawing import drawn, float64, normal
-from tests.reference import gaussian
+from tests.reference import gaussian, jax_array
 from unroll_jax.models import UnrolledClassifier, UnrolledTransformer
 
 DIM, LENGTH, LAYERS = 4, 5, 3
@@ -61,7 +61,7 @@ def test_without_self_loops_tokens_attend_to_others_or_nothing():
 
 TOKENS = np.array([[3, 4, 5, 6, 2], [7, 8, 0, 0, 0]], np.int32)
 MASK = TOKENS > 0
-GIVEN = jnp.asarray(TOKENS), jnp.asarray(MASK)
+GIVEN = jax_array(TOKENS), jax_array(MASK)
 
 
 def classifier(**options):

@@ -112,7 +112,7 @@ def test_lemmas_9_and_10_of_averaging_and_monotone_maps():
         sizes, before = np.linalg.norm(moved, axis=1), np.linalg.norm(apart, axis=1)
         assert np.all(sizes <= (1.0 - share / 2.0) * before + 1e-12)
         assert np.all(sizes >= 0.25 * before - 1e-12)
-        # sin is 1-Lipschitz from 0; rotations keep norms
+        # sin is 1-Lipschitz from 0. Rotations keep norms
         difference = apart - np.sin(apart @ rotation)
         assert np.all(np.sum(difference * apart, axis=1) >= -1e-12)
 
@@ -121,14 +121,14 @@ def test_lemmas_9_and_10_of_averaging_and_monotone_maps():
 
 
 def constant(a1, a2, L_g):
-    """C of Theorem 4.1 with |a2 - a1|, for which the theorem holds for every a1; L_f
+    """C of Theorem 4.1 with |a2 - a1|, for which the theorem holds for every a1. L_f
     does not enter."""
     return a2 / (abs(a2 - a1) + a1 * a2 * L_g)
 
 
 def test_remark_4_2_growth_of_the_constant():
     """Printed: C is Omega(1 / (a1 a2 L_f L_g)) as any of the four becomes small. As
-    proved, C has no L_f, and with a1 = a2 it is 1 / (a1 L_g); with a1 much smaller than
+    proved, C has no L_f, and with a1 = a2 it is 1 / (a1 L_g). With a1 much smaller than
     a2 it tends to 1, and does not grow.
     """
     small = np.logspace(-6, -3, 4)
@@ -206,7 +206,7 @@ def test_theorem_2_with_failures_holds_for_the_best_layer(
     delta,
 ):
     """A layer fails with probability delta and then has the loss M nu at most. The
-    bound of the limit inferior is (zeta + delta M nu / (1 - delta)) / alpha; runs of
+    bound of the limit inferior is (zeta + delta M nu / (1 - delta)) / alpha. Runs of
     successes bring the best layer to zeta / alpha itself, while the mean over layers
     needs the second term.
     """

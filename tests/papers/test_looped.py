@@ -16,6 +16,7 @@ from papers.looped.exits import exit_loops, exit_threshold, state_changes
 from papers.looped.network import LoopedNetwork
 from papers.looped.study import Study, violations
 from papers.looped.tasks import addition, mazes, shortest_path
+from tests.reference import gaussian
 
 TINY = Study(
     steps=2, batch=4, loops=2, width=4, size=5, test_sizes=(7,), test_examples=6
@@ -101,6 +102,19 @@ def test_exits_are_those_of_each_example_looped_on_its_own():
         == needed
     )
     assert len(set(needed)) == 4
+
+
+def test_changes_are_exact_near_the_ends_of_float32():
+    changes = jax.jit(state_changes)
+    states = gaussian(5, 4, 3, 2)
+    rows = states.reshape(5, 4, 6)
+    moved = np.linalg.norm(np.diff(rows, axis=0), axis=-1)
+    expected = moved / np.linalg.norm(rows[1:], axis=-1)
+    for size, rtol in ((1.0, 1e-5), (1e37, 1e-5), (1e-36, 1e-3)):
+        scaled = np.float32(size * states)
+        np.testing.assert_allclose(changes(scaled), expected, rtol=rtol)
+    states[1:] = np.nan  # a state that has diverged never exits
+    assert exit_loops(np.asarray(changes(states)), 0.1).tolist() == [4] * 4
 
 
 def test_the_threshold_is_the_cheapest_that_keeps_accuracy():

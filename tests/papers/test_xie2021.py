@@ -58,7 +58,7 @@ def test_an_attack_on_linear_models_breaks_what_is_near():
 
 
 def test_nan_is_never_right_and_leaves_no_ball():
-    """A model without an equilibrium returns NaN, and argmax would return class 0; a
+    """A model without an equilibrium returns NaN, and argmax would return class 0. A
     slope of NaN moves nothing."""
     images, labels = np.full((2, 2, 2, 1), 0.5, np.float32), np.zeros(2, np.int32)
     keys = jax.random.split(jax.random.key(0), 2)

@@ -18,7 +18,7 @@ RMSE = {
     "deep_supervision": (10.9, 15.0, 18.0, 22.5, 31.0, 44.0),
     "constrained": (11.9, 15.8, 18.8, 21.6, 28.9, 41.3),
 }
-# after layer 1; the input's is 4.7
+# after layer 1. The input's is 4.7
 FIRST_LOSSES = {"plain": 14.0, "deep_supervision": 3.0, "constrained": 2.6}
 LAST_LOSS = 0.7
 KEPT, EDGES = 0.78, np.linspace(0, 2, 41)

@@ -211,6 +211,18 @@ def test_the_verdict_names_the_best_method_and_feasibility(make_run, score, best
     )
 
 
+def test_a_verdict_on_a_run_that_trains_is_not_final(make_run):
+    running = make_run("constrained", status={"state": "running"})
+    (setting,) = grouped([make_run("plain"), running])
+    notes = dict(
+        re.findall(r"(plain|constrained) [\d.]+(?: \(([^)]*)\))?", verdict(setting))
+    )
+    assert {name: "not final" in note for name, note in notes.items()} == {
+        "plain": False,
+        "constrained": True,
+    }
+
+
 def test_what_weakens_a_comparison_is_listed(make_run):
     stopped = {"state": "interrupted", "steps": 40}
     usual = {"primal": {"learning_rate": 0.1}, "constraints": {"alpha": 0.5}}

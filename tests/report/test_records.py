@@ -1,4 +1,4 @@
-"""Runs are read, checked and grouped; damage ends in one line that names the file
+"""Runs are read, checked and grouped. Damage ends in one line that names the file
 and the way out."""
 
 import numpy as np

@@ -46,7 +46,7 @@ STEPS, VIDEO_BATCH = 5, 16
 
 
 class Drifting:
-    """Sequences that drift over a gradient, which a model can learn to denoise; the
+    """Sequences that drift over a gradient, which a model can learn to denoise, the
     same at every call."""
 
     spec = VideoSpec(pixel_std=0.25)
@@ -103,7 +103,7 @@ def video(mesh: str, dtype: Any = "float32") -> Task:
 
 
 def encoder(mesh: str, dtype: Any) -> Task:
-    """With all options of a step and its state; ratios of means are not means over
+    """With all options of a step and its state. Ratios of means are not means over
     parts or devices."""
     constraints = ConstraintConfig(form="ratio_of_means", resilience=5.0)
     dual = DualConfig(learning_rate=0.1, every=2)
@@ -112,7 +112,7 @@ def encoder(mesh: str, dtype: Any) -> Task:
     )
 
 
-# In float64; two processes have the meshes of one axis.
+# In float64. Two processes have the meshes of one axis.
 MODELS = {"video": video, "encoder": encoder}
 PAIRS = {
     ("encoder", "two data"): (encoder, "data=2"),

@@ -66,7 +66,7 @@ class Stripes(InMemory):
 
 
 class Fields(Stripes):
-    """Replaces `PictureData`: 8 x 8 scenes, bright or dark by quarters; a row does
+    """Replaces `PictureData`: 8 x 8 scenes, bright or dark by quarters. A row does
     not count."""
 
     shape = (8, 8, 3)

@@ -1,4 +1,4 @@
-"""Augmentation against every shift and flip, and scores against scikit-learn; losses
+"""Augmentation against every shift and flip, and scores against scikit-learn. Losses
 are in test_steps.py."""
 
 import jax
@@ -21,7 +21,7 @@ augment = jax.jit(flip_and_shift)
 
 @pytest.fixture
 def batch():
-    """Random images without black, the colour of borders; all differ."""
+    """Random images without black, the colour of borders. All differ."""
     return np.random.default_rng(0).integers(1, 256, (64, 12, 10, 3), np.uint8)
 
 
@@ -47,7 +47,7 @@ def test_every_image_is_a_shifted_or_mirrored_copy(batch, getkey):
         list(places(shown, image)) for shown, image in zip(result, batch, strict=True)
     ]
     rows, columns, mirrored = zip(*(place for (place,) in moves), strict=True)
-    # 64 draws of 9: each end is missed with probability (8/9)^64 = 0.0005; the key is
+    # 64 draws of 9: each end is missed with probability (8/9)^64 = 0.0005. The key is
     # fixed.
     assert {0, 2 * SHIFT} <= set(rows)
     assert {0, 2 * SHIFT} <= set(columns)

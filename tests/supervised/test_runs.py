@@ -80,7 +80,7 @@ def test_a_loaded_model_is_right_as_the_evaluation_says(trained, experiment, tmp
 
 @pytest.mark.nightly
 def test_opteq_knows_97_percent_of_the_digits(tmp_path, monkeypatch):
-    """Accuracies on 400 digits, with one seed; means over seeds are above 97% and
+    """Accuracies on 400 digits, with one seed. Means over seeds are above 97% and
     within half a point."""
     monkeypatch.setenv("UNROLL_PREPARED", str(tmp_path / "prepared"))
     monkeypatch.setattr(

@@ -29,7 +29,7 @@ MODELS = {
     "text-encoder": EncoderOptions(dim=8, num_layers=2, num_heads=2, hidden_dim=12),
     "text-ut": UnrolledConfig(num_layers=2, dim=8, positions=True),
 }
-# Options of the finished runs; with margins of 0 the violations of training are of the
+# Options of the finished runs. With margins of 0 the violations of training are of the
 # stated bounds.
 BOUNDS = ConstraintConfig(
     alpha=(0.1,), reference=0.7, form="ratio", resilience=2.0, margin=0.0, first_margin=0.0,

@@ -65,7 +65,7 @@ def test_exits_go_from_full_depth_to_none():
 
 
 def test_the_chosen_threshold_surely_costs_half_a_point():
-    """At most, one standard error above its mean included; of least depth."""
+    """At most, one standard error above its mean included, of least depth."""
     rng = np.random.default_rng(1)
     predicted = np.sort(rng.uniform(0.0, 1.0, (4000, 3)))[:, ::-1]
     last = rng.uniform(size=4000) < 0.9

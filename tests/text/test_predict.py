@@ -12,7 +12,7 @@ from scipy.special import softmax
 
 from tests.errors import one_line
 from tests.train.commands import quiet, refused
-from unroll_jax.train import Model, load
+from unroll_jax.train import Model
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.predict import read_texts
 from unroll_jax.train.tasks.text.model import build_module, from_json
@@ -22,19 +22,16 @@ TEXTS = [
     "although the music seemed fresh , the plot was not clever .",
     "the cast felt tender .",
 ]
-pytestmark = [pytest.mark.xdist_group("text-runs"), pytest.mark.slow]
+pytestmark = pytest.mark.xdist_group("text-runs")
 
 
-@pytest.fixture(scope="module")
-def run(finished):
-    return finished("text-ut").runs["constrained"]
+@pytest.fixture
+def model(built):
+    """A model as it is drawn."""
+    return Model(*built("text-ut"), {})
 
 
-@pytest.fixture(scope="module")
-def model(run):
-    return load(run, log=quiet)
-
-
+@pytest.mark.slow
 def test_predictions_are_the_networks_whatever_is_beside(model):
     log = []
     predictions = model.predict(TEXTS, log=log.append)
@@ -66,8 +63,14 @@ def test_predictions_are_the_networks_whatever_is_beside(model):
 def test_bad_texts_are_one_line(model):
     with one_line("number 41 of the texts has no word"):
         model.predict(["fine"] * 40 + [" "])
-    with one_line("second must be as many as --text, 1, got 2"):
-        model.predict(["fine"], seconds=["other", "third"])
+    for seconds, words in (
+        (["other", "third"], "second must be as many as --text, 1, got 2"),
+        (["other"], "classifies single texts; leave out --second"),
+    ):
+        with one_line(words):
+            model.predict(["fine"], seconds=seconds)
+    with one_line("predict needs texts; give --text"):
+        model.predict([])
 
 
 @pytest.mark.parametrize(
@@ -75,6 +78,7 @@ def test_bad_texts_are_one_line(model):
     [
         (b"\xef\xbb\xbfone\r\ntwo\r\n", (["one", "two"], None)),
         (b"one\ta\ntwo\tb", (["one", "two"], ["a", "b"])),
+        (b"one\ta\ntwo\n", "line 2 has 0 tabs where others have 1"),
         (b"one\n\ntwo\n", "has empty lines, the first is line 2"),
         (b"caf\xe9\n", "is not UTF-8 text .* 0xe9"),
     ],
@@ -101,11 +105,25 @@ def test_tables_have_texts_in_the_column_of_the_run(tmp_path, name, content):
     assert (texts, seconds) == (["one, two", "three"], None)
 
 
+@pytest.fixture
+def run(model, tmp_path, monkeypatch):
+    """The folder of a run, of which the drawn model is."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    monkeypatch.setattr("unroll_jax.train.predict.load", lambda folder: model)
+    options = model.task.options
+    monkeypatch.setattr("unroll_jax.train.predict._config_of", lambda folder: options)
+    return folder
+
+
 def test_the_command_predicts_a_file_of_lines(
     run, model, tmp_path, capsys, monkeypatch
 ):
     file, out = tmp_path / "lines.txt", tmp_path / "new" / "out.jsonl"
     file.write_text("\n".join(TEXTS))
+    message = refused(capsys, "predict", str(run), "--file", str(file), str(file))
+    assert "--file of a run on texts is one file, got 2" in message
     command = ["predict", str(run), "--file", str(file), "--gamma", "0.5", "--out"]
     assert main([*command, str(out)]) == 0
     rows = [json.loads(line) for line in out.read_text().splitlines()]

@@ -6,7 +6,6 @@ from tests.tasks import assert_resumes
 from tests.text.conftest import MANY, PARTS
 from tests.train.commands import read
 from unroll_jax.train.core.metrics import read_metrics
-from unroll_jax.train.tasks.text.tokens import area_under
 
 pytestmark = [pytest.mark.xdist_group("text-runs"), pytest.mark.slow]
 
@@ -39,11 +38,3 @@ def test_a_run_with_many_options_resumes(small, finished, tmp_path):
     assert all(f"slack/{name}" in first for name in names)
     for figure in ("violation", "multiplier"):
         assert [first[f"{figure}/{name}"] for name in names] == first[f"{figure}s"]
-
-
-def test_the_area_is_that_of_trapezoids():
-    assert area_under({2.0: 0.5, 0.0: 0.9, 0.5: 0.8}) == pytest.approx(
-        0.5 * 0.85 + 1.5 * 0.65
-    )
-    assert area_under({gamma / 4: 1.0 for gamma in range(9)}) == pytest.approx(2.0)
-    assert area_under({0.5: 0.9}) is None

@@ -1,5 +1,8 @@
 """Losses of every layer, the noise, and what training leaves as it was."""
 
+import json
+
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,10 +17,16 @@ from unroll_jax.train.core.task import Trial
 from unroll_jax.train.tasks.common import gaussian
 from unroll_jax.train.tasks.text.model import build_module
 from unroll_jax.train.tasks.text.options import EncoderOptions, UnrolledConfig
-from unroll_jax.train.tasks.text.task import READ_TOGETHER
-from unroll_jax.train.tasks.text.tokens import TokenBatch, noise_variance
+from unroll_jax.train.tasks.text.task import READ_TOGETHER, rebuild
+from unroll_jax.train.tasks.text.tokens import (
+    TokenBatch,
+    area_under,
+    noise_figures,
+    noise_variance,
+)
 
 pytestmark = pytest.mark.xdist_group("text-runs")  # whose tasks are compiled once
+SHARES = {0.0: 9, 0.6: 8, 2.0: 5}  # by gamma, of ten texts those that are right
 
 
 def jnp_batch(batch):
@@ -153,3 +162,36 @@ def test_validation_is_at_the_noise_of_training(built):
     row, _ = validate(task, plan, params, init_state(task, plan, 0).opt_state, 0)
     losses = read(task, params, "validation", Trial(0.6))["losses"].mean(axis=0)
     np.testing.assert_allclose(row["layer_losses"], losses, rtol=1e-5)
+
+
+def test_the_area_is_that_of_trapezoids():
+    area = area_under({2.0: 0.5, 0.0: 0.9, 0.5: 0.8})
+    assert area == pytest.approx(0.5 * 0.85 + 1.5 * 0.65)
+    assert area_under({gamma / 4: 1.0 for gamma in range(9)}) == pytest.approx(2.0)
+    assert area_under({0.5: 0.9}) is None
+
+
+def test_figures_of_noise_are_of_the_test_gammas(task_of):
+    """The noise of training, 0.6, is no place of the area."""
+    task = task_of("text-ut")
+    right = {gamma: np.arange(10)[:, None] < [5, n] for gamma, n in SHARES.items()}
+    readings = {Trial(gamma): {"right": each} for gamma, each in right.items()}
+    floors = {"chance": 0.5}
+    figures = noise_figures(task.options, readings, 3.0, floors)
+    assert figures["area"] == pytest.approx(0.9 + 0.5)
+    assert figures["error_rates"] == pytest.approx([0.5, 0.2])
+    gammas = ("0.0", "0.6", "2.0")
+    assert figures["floors"] == {"chance": dict.fromkeys(gammas, 0.5)}
+    judged = {"feasible": True, "accuracy": {"0.6": 0.8}, "method": "plain"}
+    levels = {"train_gamma": 0.6, "test_gammas": [0.0, 2.0]}
+    line = task.summary(figures | judged | levels)
+    assert line.startswith("accuracy 80.0% at gamma 0.6, area 1.400 over gamma 0 to 2")
+
+
+def test_a_model_is_rebuilt_from_json_without_its_texts(task_of, experiment):
+    task = task_of(experiment)
+    spec = json.loads(json.dumps(task.spec()))
+    again = rebuild(task.options, spec)
+    assert again.spec() == task.spec()
+    shapes = [jax.eval_shape(each.init, jax.random.key(0)) for each in (task, again)]
+    chex.assert_trees_all_equal_shapes_and_dtypes(*shapes)

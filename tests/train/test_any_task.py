@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import ClassVar
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -171,6 +172,27 @@ def test_the_options_of_a_model_are_those_of_its_run(own_both, tmp_path):
         np.testing.assert_allclose(losses, evaluation["layer_losses"], rtol=1e-6)
 
 
+@pytest.mark.usefixtures("without_a_report")
+def test_parameters_may_be_scalars_tuples_and_empty_nodes(tmp_path):
+    def init(key):
+        pair = (jnp.full((8, 8), 0.1), {})
+        return {"pair": pair, "scale": 1.0, "bias": [np.zeros(())], "none": None}
+
+    def losses(params, batch):
+        w = params["scale"] * params["pair"][0] + params["bias"][0]
+        return layer_losses({"w": w}, batch)
+
+    task = linear(init=init, losses=losses, steps=2)
+    (run,) = fit(task, out=tmp_path / "run", log=quiet)
+    exported = export(run, tmp_path / "model", task=task, log=quiet)
+    params, again = (
+        load(folder, task=task, log=quiet).params for folder in (run, exported)
+    )
+    assert jax.tree.structure(params) == jax.tree.structure(init(None))
+    chex.assert_trees_all_equal(params, again)
+    assert params["scale"] != 1.0, "a number is trained, too"
+
+
 def test_both_methods_are_compared_and_other_arrays_are_other_data(own_both):
     summary = read(own_both / "report" / "summary.json")
     assert {run["method"] for run in summary["runs"]} == {"plain", "constrained"}
@@ -197,7 +219,7 @@ def test_functions_of_ones_own_stay_where_options_change(tmp_path):
 
 
 def test_rows_that_fill_the_last_batch_do_not_count():
-    """Batches of eight, of eleven rows of another byte order; losses see their size."""
+    """Batches of eight, of eleven rows of another byte order. Losses see their size."""
     few = {name: array[:11].astype(">f4") for name, array in VALIDATION.items()}
     losses = lambda params, batch: len(batch["clean"]) * layer_losses(params, batch)
     task = linear(losses=losses, test=few)

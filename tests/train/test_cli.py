@@ -57,6 +57,22 @@ def test_prepare_prepares_what_a_run_of_that_validation_share_opens(
     assert log, "another share is prepared again"
 
 
+def test_experiments_are_listed_by_task_and_in_full(capsys):
+    def listed(*words):
+        assert main(["list", *words]) == 0
+        return capsys.readouterr().out
+
+    few, everything = listed(), listed("--all")
+    assert "more are cells of papers' tables: unroll-jax list --all" in few
+    lines = everything.splitlines()
+    assert set(EXPERIMENTS) == {line.split()[0] for line in lines if line[:2] == "  "}
+    one = EXPERIMENTS["lista"]
+    details = listed("lista")
+    assert all(words in details for words in (one.summary, one.paper, one.expect))
+    for words, message in ((["x-y"], "'x-y' is in no name"), ("ab", "takes one word")):
+        assert message in refused(capsys, "list", *words)
+
+
 def test_a_reader_that_leaves_early_is_no_traceback():
     reader, writer = os.pipe()
     os.close(reader)

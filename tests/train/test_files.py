@@ -2,6 +2,7 @@
 lost, nothing half written."""
 
 import errno
+import functools
 import os
 import re
 import subprocess
@@ -12,10 +13,11 @@ import orbax.checkpoint as ocp
 import pytest
 
 from tests.errors import one_line as raises_line
-from tests.train.commands import files_of, status_of
+from tests.train.commands import files_of, quiet, status_of
 from tests.train.conftest import evaluated_again
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import UserError, one_line
+from unroll_jax.train.exporting import export
 from unroll_jax.train.system.files import check_file, check_out, write_all
 
 pytestmark = [
@@ -93,6 +95,25 @@ def test_a_run_ends_after_its_last_checkpoint_is_written(
     assert status_of(tmp_path / "run")["state"] == "failed"
 
 
+def test_a_run_that_cannot_be_written_reads_no_data(
+    finished, refusing, start, config, monkeypatch
+):
+    monkeypatch.setattr(
+        "unroll_jax.train.tasks.video.task.load",
+        lambda *_, **__: pytest.fail("data were read first"),
+    )
+    before = files_of(finished)
+    refusing(lambda path: path.parent == finished)
+    for act in (
+        evaluated_again,
+        functools.partial(export, log=quiet),
+        lambda folder: start(config, folder.name),
+    ):
+        with pytest.raises(OSError, match=f"No space left on device: '{finished}"):
+            act(finished)
+    assert files_of(finished) == before
+
+
 def test_an_evaluation_that_cannot_be_written_keeps_the_one_before(
     in_memory, finished, refusing
 ):
@@ -124,7 +145,6 @@ def test_a_pipe_or_a_device_is_never_replaced(tmp_path):
     assert (tmp_path / "device").is_symlink()
 
 
-@pytest.mark.slow
 def test_nothing_is_written_among_the_checkpoints_of_a_run(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     assert check_out(tmp_path / "checkpoints" / "41").name == "41"  # of no run

@@ -5,6 +5,7 @@ import contextlib
 import functools
 import json
 import shutil
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -102,6 +103,31 @@ def test_the_error_of_a_callback_names_the_checkpoint(tmp_path):
         assert caught.value is mine
         assert mine.__notes__ == ["the checkpoint of step 4 is kept"]
         assert status_of(folder)["state"] == "failed"
+
+
+def test_seconds_of_training_add_up_over_a_resume(tmp_path, monkeypatch):
+    clock = [0.0]
+
+    class Ticks(Callbacks):
+        def on_step(self, row):
+            clock[0] += 10.0
+
+    def fail():
+        raise KeyError
+
+    folder, ticks = tmp_path / "run", Ticks()
+    frozen = SimpleNamespace(perf_counter=lambda: clock[0])
+    monkeypatch.setattr("unroll_jax.train.core.loop.time", frozen)
+    with pytest.raises(KeyError):
+        fit(
+            steady(), out=folder, callbacks=[ticks, Does("on_step", 5, fail)], log=quiet
+        )
+    assert status_of(folder)["train_seconds"] == 40.0, "those of the checkpoint"
+    clock[0] += 500.0  # between the processes
+    fit(steady(), out=folder, callbacks=[ticks], log=quiet)
+    assert status_of(folder)["train_seconds"] == 60.0
+    evaluation = read(folder / "evaluation.json")
+    assert evaluation["train_seconds"] == 10.0 * evaluation["best_step"]
 
 
 def test_figures_that_are_no_json_leave_no_folder(tmp_path):
@@ -206,6 +232,8 @@ def test_schedules_that_depend_on_the_end_are_known():
 
 def test_a_finished_run_goes_on_as_a_longer_one(run, tmp_path):
     task, log = linear(steps=10), []
+    fit(steady(), out=run, log=log.append)
+    assert "finished already after 6 steps; for more steps, raise --steps" in log[0]
     fit(task, out=run, log=log.append)
     assert "going on from the checkpoint of step 6" in log
     assert read(run / "config.json")["steps"] == 10

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C save and end in one line; a second Ctrl-C ends at once."""
+"""SIGTERM and Ctrl-C save and end in one line. A second Ctrl-C ends at once."""
 
 import signal
 import time

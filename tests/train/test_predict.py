@@ -91,10 +91,16 @@ def test_pictures_that_come_out_are_in_a_folder(model, pictures, tmp_path):
 
 
 @pytest.mark.parametrize("model", ["images"], indirect=True)
-def test_a_run_on_pictures_needs_files_of_pictures(model, tmp_path, capsys):
+def test_a_run_on_pictures_takes_files_of_pictures_without_noise(
+    model, tmp_path, capsys
+):
     (tmp_path / "text.txt").write_text("words")
     for words, message in (
         (["--text", "words"], "is a run on pictures or clips; give them by --file"),
         (["--file", str(tmp_path / "text.txt")], "cannot be read as an image"),
+        (
+            ["--file", str(tmp_path / "text.txt"), "--gamma", "0.5"],
+            "--gamma 0.5 has no effect on a run of image-opteq, which has no noise",
+        ),
     ):
         assert message in refused(capsys, "predict", str(tmp_path / "run"), *words)

@@ -1,4 +1,4 @@
-"""Runs resume bit for bit, each in its folder; evaluations read the best checkpoint."""
+"""Runs resume bit for bit, each in its folder. Evaluations read the best checkpoint."""
 
 import shutil
 
@@ -87,7 +87,8 @@ def test_a_finished_run_and_a_second_process_are_refused(finished, start, config
         return {path: path.stat().st_mtime_ns for path in files_of(finished)}
 
     before = times()
-    assert any("finished already after 6 steps" in line for line in start(config))
+    line = next(line for line in start(config) if "finished already" in line)
+    assert "after 6 steps; no more steps can follow, as its schedule" in line
     (finished / "model.json").unlink()
     with (
         locked(finished),

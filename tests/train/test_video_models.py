@@ -35,7 +35,6 @@ from unroll_jax.train.tasks.video.options import (
 )
 from unroll_jax.train.tasks.video.task import make
 
-pytestmark = pytest.mark.slow
 FRAMES, SIDE, PATCH = 4, 160, 16
 POSITIONS = (SIDE // PATCH) ** 2
 COUNTS = {"train": 4, "validation": 2, "test": 3}  # windows
@@ -113,6 +112,7 @@ def test_frames_are_samples_in_order_and_sequences_again():
     np.testing.assert_array_equal(samples.to_windows(frames), DATA.splits["test"])
 
 
+@pytest.mark.slow
 def test_a_run_comes_back_without_its_data(run):
     name, folder = run
     evaluation = read(folder / "evaluation.json")
@@ -134,6 +134,7 @@ def test_a_run_comes_back_without_its_data(run):
     np.testing.assert_allclose(cleaned, np.clip(expected, 0, 255), atol=0.51)
 
 
+@pytest.mark.slow
 def test_a_run_is_tested_on_other_video_at_its_noise(run, monkeypatch):
     _, folder = run
     original, other = read(folder / "evaluation.json"), Windows(seed=1, contrast=0.5)
@@ -161,6 +162,7 @@ def test_layer_0_of_dust_is_learned_so_unbound():
     assert make(low, DATA).num_layers == 2
 
 
+@pytest.mark.slow
 def test_a_pretrained_transformer_trains_and_comes_back(
     tmp_path,
 ):

@@ -1,1 +1,1 @@
-"""Options that all tasks share; these modules import nothing that is slow to load."""
+"""Options that all tasks share. These modules import nothing that is slow to load."""

@@ -25,7 +25,7 @@ from .run import Judgement, PrimalConfig, RunConfig
 PAPER = "Porras-Valenzuela, Hadou, Ribeiro"
 # erm: the former name of plain
 Method = Literal["plain", "constrained", "deep_supervision", "both", "all", "erm"]
-# The runs of one command, by method; any other method is one run.
+# The runs of one command, by method. Any other method is one run.
 SEVERAL: dict[str, tuple[Literal["plain", "constrained", "deep_supervision"], ...]] = {
     "both": ("plain", "constrained"),
     "all": ("plain", "deep_supervision", "constrained"),
@@ -55,7 +55,7 @@ class DualConfig:
     start: NonNegatives = (0.0,)
     """Initial multipliers: one number, or one for each."""
     cap: Positive | None = None
-    """Largest multiplier; None for no bound."""
+    """Largest multiplier. None for no bound."""
 
     @property
     def least_resilience(self) -> float:
@@ -83,9 +83,9 @@ class ConstraintConfig:
     """Share of the loss each layer must remove, in (0, 1): one number, or one a
     layer."""
     first_alpha: Fraction | None = None
-    """alpha of layer 1; None takes the alpha of all layers."""
+    """alpha of layer 1. None takes the alpha of all layers."""
     reference: Positive | None = None
-    """f_ref, bound on the loss at the embedded input; None leaves that constraint
+    """f_ref, bound on the loss at the embedded input. None leaves that constraint
     out."""
     bounds: Literal["stepwise", "cumulative"] = "stepwise"
     """stepwise: layer l is bound by the loss before it, (1 - alpha) f_(l-1).
@@ -115,7 +115,7 @@ class ConstraintConfig:
     first_margin: Share = 0.2
     """The same for layer 1, whose loss carries over to held-out data least well."""
     resilience: Positive | None = None
-    """beta, cost of slack (multiplier / beta), which decays the multipliers; None
+    """beta, cost of slack (multiplier / beta), which decays the multipliers. None
     keeps the constraints hard."""
     slacks: Literal["implicit", "explicit"] = "implicit"
     """Slacks of resilient constraints. implicit: at their optimum, multiplier / beta.
@@ -124,8 +124,8 @@ class ConstraintConfig:
     slack_rate: Positive = 0.05
     """Learning rate of explicit slacks, in units of violation per gradient."""
     warmup_steps: Natural | Share = 0
-    """Steps of plain risk before constraints count, whatever multipliers start at;
-    below 1, a share of all steps."""
+    """Steps of plain risk before constraints count, whatever multipliers start at.
+    Below 1, a share of all steps."""
     normalise: bool = True
     """Divide the Lagrangian by 1 + sum of multipliers: growing multipliers then do
     not grow the gradient."""
@@ -169,7 +169,7 @@ class ConstrainedConfig(RunConfig):
     for each of layers 1 to L - 1."""
     layer_weighting: Literal["given", "layerskip"] = "given"
     """given: --layer-weights. layerskip: weights that grow with depth, of LayerSkip
-    (Elhoushi et al. 2024); --layer-weights is their scale of layers before the last.
+    (Elhoushi et al. 2024). --layer-weights is their scale of layers before the last.
     """
     steps: Count = 1500
     """Training steps."""
@@ -178,10 +178,10 @@ class ConstrainedConfig(RunConfig):
     train_gamma: NonNegative = 0.0
     """Strength of the noise of training."""
     test_gammas: NonNegatives = (0.0,)
-    """Strengths of noise of the evaluation; the strength of training is added when
+    """Strengths of noise of the evaluation. The strength of training is added when
     missing."""
     validate_every: Count = 250
-    """Steps between validations; each writes a checkpoint."""
+    """Steps between validations. Each writes a checkpoint."""
     primal: PrimalConfig = dataclasses.field(default_factory=PrimalConfig)
     dual: DualConfig = dataclasses.field(default_factory=DualConfig)
     constraints: ConstraintConfig = dataclasses.field(default_factory=ConstraintConfig)
@@ -221,7 +221,7 @@ class ConstrainedConfig(RunConfig):
 
     @property
     def depth(self) -> int | None:
-        """The number of layers; None where a pretrained model or a user's task has
+        """The number of layers, or None where a pretrained model or a user's task has
         it."""
         model: Any = getattr(self, "model", None)
         return (
@@ -332,7 +332,7 @@ def check_heads(model: Any) -> None:
 
 
 def _layerskip_weights(layers: Sequence[int], *, scale: float) -> tuple[float, ...]:
-    r"""Weights of the losses of layers, quadratically larger towards the end; they add
+    r"""Weights of the losses of layers, quadratically larger towards the end. They add
     up to 1.
 
     With layers counted by their outputs, 1 to L, before all are divided by their sum:

@@ -33,7 +33,7 @@ def on_command_line(
 ) -> Iterator[None]:
     """Names options in messages as they are typed, within the context: ``names`` has
     those that are not --FIELD. ``only`` these fields are typed, None for all, () for
-    none; others are named as in a run's config.json.
+    none. Others are named as in a run's config.json.
     """
     global _surface
     before, _surface = _surface, (only, names or {})
@@ -68,7 +68,7 @@ def option_text(field: str, value: Any = _NO_VALUE) -> str:
 
 
 class UserError(Exception):
-    """Something the user can mend; the message is one line that names the argument, its
+    """Something the user can mend. The message is one line that names the argument, its
     value and the way out.
 
     Example:
@@ -90,7 +90,7 @@ class OptionError(UserError, ValueError):
 
 
 class Interrupted(BaseException):
-    """The process was asked to end, and has saved its work; its exit code is 0 for
+    """The process was asked to end, and has saved its work. Its exit code is 0 for
     SIGTERM, 130 for Ctrl-C. No `Exception`: code that takes every exception for a
     damaged file must not take this for one.
     """

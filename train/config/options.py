@@ -132,7 +132,7 @@ def to_json(config: Any) -> dict[str, Any]:
 def from_json(
     cls: type[T], values: Any, *, source: Path | str, again: str = "train again"
 ) -> T:
-    """Reads what `to_json` wrote; an error names the file and an unknown or wrong
+    """Reads what `to_json` wrote. An error names the file and an unknown or wrong
     field, and ``again``. Options that an earlier version lacked have their defaults."""
     if not isinstance(values, dict):
         raise UserError(f"{source} has no options; {again}")
@@ -180,7 +180,7 @@ def with_value(config: T, dotted: str, value: Any) -> T:
 
 
 def _option_error(error: ValidationError) -> UserError:
-    """The first fault, in words; a field of several types has a fault for each."""
+    """The first fault, in words. A field of several types has a fault for each."""
     faults = error.errors(include_url=False)
     field = _field(faults[0]["loc"])
     if faults[0]["type"] == "unexpected_keyword_argument":

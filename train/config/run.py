@@ -48,8 +48,8 @@ class Judgement(NamedTuple):
     """The judgement of a model by one validation.
 
     Attributes:
-      feasible: whether it meets its constraints; True where it has none.
-      excess: by which share of a bound it exceeds it, where that is largest; None
+      feasible: whether it meets its constraints. True where it has none.
+      excess: by which share of a bound it exceeds it, where that is largest. None
         without constraints.
       metric: the number that feasible models are compared by.
     """
@@ -69,10 +69,10 @@ class SourceConfig:
     source: Text
     """Name of the data."""
     root: Text | None = None
-    """Path of the original files; data that the program makes need none. What lies
+    """Path of the original files. Data that the program makes need none. What lies
     there tells the source, if none is given."""
     prepared: Text | None = None
-    """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
+    """Folder for prepared data, by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
 
     def __post_init__(self) -> None:
         """Takes the source of the files at the root in place of one without files."""
@@ -99,7 +99,7 @@ class PrimalConfig:
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
     """After the warm-up: cosine and linear fall to 0 at the last step."""
     clip_norm: Positive | None = 1.0
-    """Largest global norm of a gradient; None for no bound."""
+    """Largest global norm of a gradient. None for no bound."""
     name: Literal["adam", "muon"] = "adam"
     """adam; or muon: momentum with all singular values made equal, and steps as
     large as Adam's."""
@@ -162,22 +162,22 @@ class RunConfig:
     with weights.
     """
     mesh: Text | None = None
-    """Devices by axis, as in data=2,fsdp=4 (data, fsdp, tensor); None means data
+    """Devices by axis, as in data=2,fsdp=4 (data, fsdp, tensor). None means data
     over all that divide the batch."""
     ema: Fraction | None = None
     """Decay of a moving average of the parameters, such as 0.99. Validations, the best
     checkpoint and all that is made of it take the average. None: no average."""
     early_stop: Count | None = None
-    """End a run after so many validations in a row without a better one; None trains
+    """End a run after so many validations in a row without a better one. None trains
     all steps."""
     log: tuple[Tracker, ...] = ()
     """Further places for the figures of steps and validations: tensorboard, wandb."""
     out: Text | None = None
-    """Run folder; None makes one under runs/ named after the experiment."""
+    """Run folder. None makes one under runs/ named after the experiment."""
     overwrite: bool = False
     """Delete a run that is in the folder, and begin anew."""
     config: Text | None = None
-    """FILE of options as TOML, or the config.json of a run; options on the command
+    """FILE of options as TOML, or the config.json of a run. Options on the command
     line override them."""
 
     @property
@@ -206,7 +206,7 @@ class RunConfig:
         return constraints is not None and 0 < constraints.warmup_steps < 1
 
     def variants(self) -> Sequence[tuple[str, Self]]:
-        """The runs of one command by subfolder; "" is the run folder itself."""
+        """The runs of one command by subfolder. "" is the run folder itself."""
         return [("", self)]
 
     def label(self) -> str:
@@ -251,7 +251,7 @@ class Experiment(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Membership:
-    """The options before a command, by which a process finds the others; all None
+    """The options before a command, by which a process finds the others. All None
     for a single process."""
 
     coordinator: str | None = None

@@ -38,10 +38,10 @@ MISFIT = "pass the task, or put back the config.json and model.json, of its trai
 # Errors of a system that cannot read a file, whatever it holds.
 UNREACHABLE = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ESTALE)
 TELL = sys.unraisablehook
-# Messages of reads and writes that Orbax has given up, when they are freed; the manager
+# Messages of reads and writes that Orbax has given up, when they are freed. The manager
 # raises the error before.
 GIVEN_UP = ("Event loop is closed", "Encountered error while reading array index")
-# Orbax logs its work, and tracebacks of its threads, by absl; the manager raises the
+# Orbax logs its work, and tracebacks of its threads, by absl. The manager raises the
 # same errors.
 logging.getLogger("absl").setLevel(logging.CRITICAL)
 
@@ -95,7 +95,7 @@ class Checkpoints:
             self._manager = ocp.CheckpointManager(self._folder, options=options)
 
     def __enter__(self) -> "Checkpoints":
-        """Returns itself; leaving the context waits for the last save."""
+        """Returns itself. Leaving the context waits for the last save."""
         logging.getLogger("asyncio").addFilter(_not_a_lost_write)
         return self
 
@@ -130,12 +130,13 @@ class Checkpoints:
             self._manager.save(step, args=arguments, force=True)
 
     def wait(self) -> None:
-        """Returns when the last save is complete; OSError if the disk refused it."""
+        """Returns when the last save is complete. Raises OSError if the disk refused
+        it."""
         with system_errors(self._folder):
             self._manager.wait_until_finished()
 
     def kept(self) -> int | None:
-        """Returns the step of the newest complete checkpoint, or None; deletes the
+        """Returns the step of the newest complete checkpoint, or None. Deletes the
         remains of a failed save."""
         with contextlib.suppress(Exception):
             self._manager.wait_until_finished()
@@ -169,9 +170,9 @@ class Checkpoints:
         return checkpoint
 
     def best(self, like: Any) -> Stored:
-        """Returns the readable checkpoint of highest score, as `newest`; UserError
-        also if there is none. A run that goes on deletes checkpoints while they are
-        read: then those that it has by now are read.
+        """Returns the readable checkpoint of highest score, as `newest`. Raises
+        UserError also if there is none. A run that goes on deletes checkpoints while
+        they are read: then those that it has by now are read.
         """
         while True:
             steps = steps_in(self._folder)
@@ -239,7 +240,7 @@ class Checkpoints:
         return restored.state, restored.notes
 
     def _score(self, step: int) -> float:
-        """Returns the score given to `save`, by any process; the lowest if the notes
+        """Returns the score given to `save`, by any process, or the lowest if the notes
         cannot be read."""
         if step not in self._scores:
             score = _score_of(self._folder, step)
@@ -273,13 +274,13 @@ class Checkpoints:
 
 
 def best_step(folder: Path) -> int | None:
-    """Returns the step of the complete checkpoint of highest score; None without
+    """Returns the step of the complete checkpoint of highest score, or None without
     one."""
     return max(steps_in(folder), key=lambda step: _score_of(folder, step), default=None)
 
 
 def _score_of(folder: Path, step: int) -> float:
-    """Returns the score in the notes of a checkpoint; the lowest if they cannot be
+    """Returns the score in the notes of a checkpoint, or the lowest if they cannot be
     read."""
     path = folder / str(step) / "notes" / "metadata"
     try:
@@ -289,7 +290,7 @@ def _score_of(folder: Path, step: int) -> float:
 
 
 class _NewestAndBest(ocp.checkpoint_managers.PreservationPolicy):
-    """Keeps the newest and the best; unlike Orbax's BestN, it knows the scores that
+    """Keeps the newest and the best. Unlike Orbax's BestN, it knows the scores that
     an earlier process saved."""
 
     def __init__(self, score: Callable[[int], float]):
@@ -298,7 +299,7 @@ class _NewestAndBest(ocp.checkpoint_managers.PreservationPolicy):
     def should_preserve(
         self, checkpoints: Sequence[Any], *, context: Any
     ) -> Sequence[bool]:
-        """Returns True for each checkpoint to keep; they come in the order of their
+        """Returns True for each checkpoint to keep. They come in the order of their
         steps."""
         steps = [checkpoint.step for checkpoint in checkpoints]
         kept = {*steps[-NEWEST_KEPT:], max(steps, key=self._score)}
@@ -325,7 +326,7 @@ def _attempt(read: Callable[[], T]) -> tuple[T | None, str | None]:
 
 
 def _read_arrays(folder: Path) -> None:
-    """Reads the arrays one at a time, shared out over the processes; damage raises
+    """Reads the arrays one at a time, shared out over the processes. Damage raises
     here. Orbax reads all at once: when one fails, the threads of the others print
     tracebacks.
     """
@@ -348,7 +349,7 @@ def _read_arrays(folder: Path) -> None:
 
 def _misfit(folder: Path, like: Any) -> str:
     """Describes the first array whose shape or dtype differs from ``like``, and the
-    way out; empty if all fit. Orbax's threads would print tracebacks for a shape, and
+    way out. Empty if all fit. Orbax's threads would print tracebacks for a shape, and
     convert a dtype without a word.
     """
     # its annotation knows only the paths of etils
@@ -384,7 +385,7 @@ def _described(state: Any) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def _target(leaf: Any) -> jax.ShapeDtypeStruct:
-    """Returns the array for Orbax to make; without a sharding, it would take the one
+    """Returns the array for Orbax to make. Without a sharding, it would take the one
     of the save."""
     where = getattr(leaf, "sharding", None) or SingleDeviceSharding(jax.devices()[0])
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)

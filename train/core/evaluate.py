@@ -74,8 +74,8 @@ def _reader(
 
 
 def perturbation(trial: Trial, keys: Any) -> Perturbation | None:
-    """Returns the disturbance of layers of a trial, with a raw key a sample; None where
-    it is known to have none."""
+    """Returns the disturbance of layers of a trial, with a raw key a sample, or None
+    where it is known to have none."""
     known = isinstance(trial.layer_noise, float) and isinstance(trial.lost, int)
     if known and trial.layer_noise == 0.0 and trial.lost == 0:
         return None
@@ -152,7 +152,7 @@ def check_figures(task: Task, params: Params) -> None:
 def evaluate(
     task: Task, plan: Plan, params: Params, opt_state: Any, folder: Path
 ) -> Row:
-    """Returns the figures of the test split; further files, such as pictures, go to the
+    """Returns the figures of the test split. Further files, such as pictures, go to the
     folder."""
     scores, readings = evaluate_trials(task, params)
     losses = readings[task.trial]["losses"]
@@ -195,7 +195,7 @@ def best_checkpoint(
 
 
 def evaluated_step(folder: Path, place: str = "evaluation.json") -> int | None:
-    """Returns the step of the checkpoint that an evaluation of a run is of; None
+    """Returns the step of the checkpoint that an evaluation of a run is of, or None
     without one that can be read."""
     try:
         return read_object(folder / place).get("best_step")
@@ -224,7 +224,7 @@ def evaluate_run(
 ) -> Row:
     """Evaluates the best checkpoint of a run on its test split and writes the file
     ``place`` in its folder. ``options`` by field override the run's, which config.json
-    keeps; ``on`` is the task on other data, None for the run's.
+    keeps. ``on`` is the task on other data, None for the run's.
     """
     judged = _by_options(on or task, options or {})
     require_checkpoints(folder, experiment)
@@ -266,7 +266,7 @@ def evaluate_run(
 
 
 def _by_options(task: Task, options: Mapping[str, Any]) -> Task:
-    """Returns the task with other options of its evaluation; options of other tasks
+    """Returns the task with other options of its evaluation. Options of other tasks
     are a `UserError`."""
     for name in options:
         if not hasattr(task.options, name):

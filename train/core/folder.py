@@ -72,7 +72,7 @@ def identity(experiment: str, config: RunConfig, fingerprint: Row) -> Row:
 
 def read_recorded(folder: Path) -> tuple[str, str, Row]:
     """Returns experiment, task and options of the config.json of a run of this
-    version; options are not checked."""
+    version. Options are not checked."""
     path = folder / "config.json"
     if not path.is_file():
         raise UserError(no_run(folder))
@@ -145,7 +145,7 @@ def checked(config: RunConfig, path: Path) -> RunConfig:
 
 
 def read_status(folder: Path) -> Row:
-    """Reads status.json of a run; empty where there is none."""
+    """Reads status.json of a run, empty where there is none."""
     path = folder / "status.json"
     if not path.exists():
         return {}
@@ -161,7 +161,7 @@ def take(
 ) -> None:
     """Claims a folder for a task, or checks that it belongs to it, and locks it until
     ``held`` closes. An error leaves nothing behind and deletes nothing: with
-    ``overwrite`` the old run is deleted last. A run that is there stays as it is; see
+    ``overwrite`` the old run is deleted last. A run that is there stays as it is. See
     `go_on`.
     """
     check_folder(task, folder, experiment)
@@ -215,7 +215,7 @@ def check_experiment(experiment: str) -> None:
 
 def check_folder(task: Task, folder: Path, experiment: str) -> None:
     """Raises UserError for a folder that belongs to another configuration or
-    something else; changes nothing."""
+    something else. Changes nothing."""
     if not (folder / "config.json").exists():
         _require_empty(folder, "config.json", "run")
     elif task.options.overwrite:
@@ -265,7 +265,7 @@ def begin(folder: Path, name: str, description: Row, *, what: str) -> None:
 
 
 def clear(folder: Path) -> None:
-    """Deletes a run of any version that no process trains; a folder of anything else
+    """Deletes a run of any version that no process trains. A folder of anything else
     stays."""
     if not (folder / "config.json").exists():
         return
@@ -335,7 +335,7 @@ def check_first(config: RunConfig) -> None:
 
 
 def _require_empty(folder: Path, name: str, what: str) -> None:
-    """Raises UserError for a folder of other files; the rest of a killed write of
+    """Raises UserError for a folder of other files. The rest of a killed write of
     the file ``name`` does not count."""
     if not folder.is_dir() or all(
         entry.suffix == PARTIAL for entry in folder.iterdir()
@@ -356,7 +356,7 @@ def _runs_inside(folder: Path) -> str:
 
 
 def _is_run(path: Path) -> bool:
-    """Returns True for the config.json of a run, of any version; False for an
+    """Returns True for the config.json of a run, of any version, and False for an
     export."""
     contents = read_object(path)
     return "format" not in contents and {"experiment", "found"} <= contents.keys()

@@ -53,7 +53,7 @@ class Notes(NamedTuple):
     Attributes:
       train_seconds: of all steps so far.
       messages: of errors that ended the run before.
-      best_score: the highest score of a validation; None before the first.
+      best_score: the highest score of a validation. None before the first.
       unimproved: validations in a row since then.
     """
 
@@ -79,8 +79,8 @@ def train_run(
     programs: Programs | None = None,
     log: Log = print,
 ) -> None:
-    """Trains one run in its folder, which is claimed and locked, or continues it;
-    one that has ended stays. Runs that differ by the seed share compiled ``programs``.
+    """Trains one run in its folder, which is claimed and locked, or continues it.
+    One that has ended stays. Runs that differ by the seed share compiled ``programs``.
     """
     state_like(task, plan)  # raises if parameters do not divide over the mesh
     own = task.options.task == "own" and not folder.exists()
@@ -118,7 +118,7 @@ def train(
     programs: Programs,
     log: Log,
 ) -> None:
-    """Restores, steps, validates and saves, until the last step; writes status.json."""
+    """Restores, steps, validates and saves, until the last step. Writes status.json."""
     num_steps = plan.num_steps
     with stopping() as stop, Checkpoints(folder / "checkpoints", log=log) as saves:
         state, notes = _restore(task, plan, folder, saves, log)
@@ -234,7 +234,7 @@ class _Journal(NamedTuple):
         self.tell("on_step", {"step": step, **row})
 
     def validate(self, state: TrainState, step: int) -> tuple[Row, float]:
-        """Writes the figures of a validation; returns them with the score."""
+        """Writes the figures of a validation. Returns them with the score."""
         with pausing(self.bar, "evaluating"):
             params = evaluated_params(self.plan, state)
             row, score = validate(self.task, self.plan, params, state.opt_state, step)

@@ -24,14 +24,14 @@ PREDICTIONS = "predictions.npz"
 
 
 class NotFiniteError(UserError):
-    """A number of a training run is not finite; the loop adds the last checkpoint
+    """A number of a training run is not finite. The loop adds the last checkpoint
     and the way out."""
 
 
 def require_finite(
     step: int, values: Any, what: str, *, each: str | None = None
 ) -> None:
-    """Checks that a number, or each of a list, is finite; the error names the first
+    """Checks that a number, or each of a list, is finite. The error names the first
     place of a list, as "layer"."""
     broken = np.flatnonzero(~np.isfinite(np.asarray(values)))
     if broken.size:
@@ -40,7 +40,7 @@ def require_finite(
 
 
 def json_value(value: Any, name: str) -> Any:
-    """Returns a figure as a value of JSON, from numbers and arrays of NumPy and JAX;
+    """Returns a figure as a value of JSON, from numbers and arrays of NumPy and JAX.
     ``name`` is for messages."""
     if isinstance(value, Mapping):
         if wrong := [key for key in value if not isinstance(key, str)]:
@@ -110,7 +110,7 @@ class Callbacks(Protocol):
 
 
 class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
-    """Appends to metrics.jsonl; reopening at a step forgets all that came after it.
+    """Appends to metrics.jsonl. Reopening at a step forgets all that came after it.
     Lines hold no times, so a run that was interrupted and resumed writes the same file
     as one that was not.
     """
@@ -123,7 +123,7 @@ class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
         self._file = path.open("a", encoding="utf-8")
 
     def __exit__(self, kind: type | None, *_: object) -> None:
-        """Closes the file; a full disk is not reported a second time."""
+        """Closes the file. A full disk is not reported a second time."""
         with contextlib.nullcontext() if kind is None else contextlib.suppress(OSError):
             self._file.close()
 
@@ -142,7 +142,7 @@ class MetricsWriter(contextlib.AbstractContextManager["MetricsWriter"]):
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl; a last line cut short by a kill is left out."""
+    """The rows of a metrics.jsonl. A last line cut short by a kill is left out."""
     rows = []
     mend = "restore it, or move it away: a run goes on without it"
     if not path.exists():
@@ -214,7 +214,7 @@ class _Tracked(Callbacks):
 
 
 def validation_of(folder: Path, step: int | None) -> dict[str, Any] | None:
-    """Returns the row of the validation of a run at a step; None where there is
+    """Returns the row of the validation of a run at a step, or None where there is
     none."""
     rows = read_metrics(folder / "metrics.jsonl")
     found = [r for r in rows if r["kind"] == "validation" and r["step"] == step]
@@ -232,8 +232,8 @@ def furthest_out(row: Mapping[str, Any], excess: float) -> str:
 
 
 def scalars(kind: str, row: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the numbers of a row by ``kind/name``, of lists by ``kind/name/place``;
-    those that are not known are left out.
+    """Returns the numbers of a row by ``kind/name``, of lists by ``kind/name/place``.
+    Those that are not known are left out.
 
     Example:
       >>> scalars("train", {"step": 1, "loss": 0.5, "layer_losses": [2.0, None]})
@@ -250,7 +250,7 @@ def scalars(kind: str, row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _wandb_id(path: Path) -> str:
-    """Returns the number of the run at Weights & Biases; a run that begins anew gets
+    """Returns the number of the run at Weights & Biases. A run that begins anew gets
     another one."""
     if not path.exists():
         path.parent.mkdir(exist_ok=True)

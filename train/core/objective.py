@@ -86,7 +86,7 @@ def objective(
 
 
 def prices(plan: Plan, extra: dict[str, Any], opt_state: Any) -> Prices | None:
-    """Returns the figures of the constraints at a step; None without constraints."""
+    """Returns the figures of the constraints at a step, or None without constraints."""
     if not plan.constraints:
         return None
     multipliers = _in_order(plan, _prices(plan, opt_state))
@@ -123,7 +123,7 @@ def describe_objective(
 
 
 def multipliers_in_order(plan: Plan, opt_state: Any) -> np.ndarray | None:
-    """Returns the multipliers in the order of the constraints; None without any."""
+    """Returns the multipliers in the order of the constraints, or None without any."""
     if not plan.constraints:
         return None
     return _in_order(plan, _prices(plan, opt_state), np.stack)
@@ -162,7 +162,7 @@ def judge(plan: Plan, samples: np.ndarray, opt_state: Any) -> tuple[Row, float]:
 
 def describe_layers(plan: Plan, samples: np.ndarray, opt_state: Any) -> Row:
     """Returns losses, bounds, violations, multipliers and slacks by layer on held-out
-    data, and how samples descend; empty without constraints.
+    data, and how samples descend, empty without constraints.
 
     Bounds and violations are as stated. Complementary slackness is of the constraints
     that multipliers enforced. Layer 0 has null without a reference.
@@ -293,7 +293,7 @@ def loss_gradient(
       = \sum_i \frac{\partial J}{\partial F_i} \nabla_\theta F_i(\theta) .
 
     A forward pass over all parts gives the losses of the whole batch and so the weights
-    dJ/dF; then each part has its backward pass, and the weighted gradients are summed.
+    dJ/dF. Then each part has its backward pass, and the weighted gradients are summed.
     The weights of an affine objective do not depend on the losses, so it skips the
     forward pass.
 
@@ -302,7 +302,7 @@ def loss_gradient(
       objective: ``losses of the whole batch -> (scalar, extras)``.
       batch: arrays with a row a sample. Noise must be drawn already: parts draw
         nothing.
-      probe: zeros for so many rows; the gradients of several parts in it are stacked.
+      probe: zeros for so many rows. The gradients of several parts in it are stacked.
       parts: number of parts of the batch; must divide its rows. A mesh must divide rows
         / parts.
       affine: True if the objective is affine in the losses.

@@ -25,7 +25,7 @@ def make_optimizer(
 ) -> optax.GradientTransformation:
     """Clipping, weight decay and the rule, in the order that each rule's paper has
     them, with a warm-up and a schedule. Parameters that are not ``trained``
-    (``params -> bool`` for each) keep no state; their gradients must be 0.
+    (``params -> bool`` for each) keep no state. Their gradients must be 0.
     """
     rates = learning_rates(config, num_steps=num_steps, steps_an_epoch=steps_an_epoch)
     clip = (

@@ -136,7 +136,7 @@ def in_steps(options: RunConfig, task: Task) -> RunConfig:
 
 
 def steps_an_epoch(task: Task, options: RunConfig) -> int:
-    """Returns the steps of a pass over the train split; 1 where its size is not
+    """Returns the steps of a pass over the train split, or 1 where its size is not
     known."""
     examples = task.num_examples or task.epoch or options.batch_size
     return max(examples // options.batch_size, 1)
@@ -239,7 +239,7 @@ def simulate(mesh: str | None) -> None:
 
 
 def compile_step(task: Task, plan: Plan) -> tuple[jax.stages.Compiled, Any, Any]:
-    """Compiles the step of a task for its mesh; returns it with the shapes of the
+    """Compiles the step of a task for its mesh. Returns it with the shapes of the
     state, and a batch."""
     like = state_like(task, plan)
     rows = local_rows(plan.mesh, task.options.batch_size)
@@ -265,7 +265,7 @@ def memory_of(compiled: jax.stages.Compiled, like: Any, batch: Any) -> dict[str,
 
 
 def describe_memory(task: Task, plan: Plan) -> str:
-    """Compiles the step of a task; returns its mesh and its memory as text."""
+    """Compiles the step of a task. Returns its mesh and its memory as text."""
     memory = memory_of(*compile_step(task, plan))
     memory |= {"all of a step": sum(memory.values())}
     sizes = tuple((name, f"{size:,}") for name, size in memory.items())

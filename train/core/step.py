@@ -21,11 +21,11 @@ class TrainState(NamedTuple):
     """State of a run: two runs with equal states continue alike.
 
     Attributes:
-      step: Steps done; the next batch and its noise are functions of it.
+      step: Steps done. The next batch and its noise are functions of it.
       key: (2,) raw key that noise and augmentation are folded from.
       params: Parameters of the model.
       opt_state: State of the optimiser, with the multipliers if it has any.
-      average: State of the moving average of the parameters; None without one.
+      average: State of the moving average of the parameters. None without one.
     """
 
     step: Int[Array, ""]
@@ -42,7 +42,7 @@ class Metrics(NamedTuple):
       value: Value of the objective.
       layer_losses: f_0 to f_L, means over the batch.
       grad_norm: Norm of the gradient in the parameters.
-      prices: Violations and multipliers; None without constraints.
+      prices: Violations and multipliers. None without constraints.
       task: Figures of the task, such as accuracy or iterations.
     """
 
@@ -113,7 +113,7 @@ def train_step(
 def first_state(
     task: Task, plan: Plan, seed: int, pretrained: Any = None
 ) -> TrainState:
-    """Returns the state before the first step; `init_state` makes it where its
+    """Returns the state before the first step. `init_state` makes it where its
     arrays live."""
     params_key, noise_key = jax.random.split(jax.random.key(seed))
     params = task.init(params_key)
@@ -156,7 +156,7 @@ def state_like(task: Task, plan: Plan) -> TrainState:
 
 
 def init_state(task: Task, plan: Plan, seed: int) -> TrainState:
-    """Returns the state before the first step; every array is made in its shards,
+    """Returns the state before the first step. Every array is made in its shards,
     never whole on one device."""
     where = jax.tree.map(lambda leaf: leaf.sharding, state_like(task, plan))
     make = jax.jit(
@@ -169,7 +169,7 @@ def init_state(task: Task, plan: Plan, seed: int) -> TrainState:
 
 def jit_step(task: Task, plan: Plan) -> jax.stages.Wrapped:
     """Returns `train_step` on the mesh of the plan, ``(state, batch) -> (state,
-    metrics)``; it consumes (donates) its state."""
+    metrics)``. It consumes (donates) its state."""
     where = jax.tree.map(lambda leaf: leaf.sharding, state_like(task, plan))
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
@@ -199,7 +199,7 @@ def describe_step(
 
 
 def require_finite_state(state: TrainState) -> None:
-    """Raises `NotFiniteError` that names the first array that is not finite; such
+    """Raises `NotFiniteError` that names the first array that is not finite. Such
     states are never saved."""
     leaves = [
         (path, leaf)
@@ -292,7 +292,7 @@ def _forward(means: Array) -> tuple[Array, Array]:
 
 
 def _backward(means: Array, cotangent: Array) -> tuple[Array]:
-    # XLA keeps a product with 0, as it may be NaN; then the step fails anyway.
+    # XLA keeps a product with 0, as it may be NaN. Then the step fails anyway.
     return (cotangent + 0.0 * means,)
 
 

@@ -40,7 +40,7 @@ class Trial(NamedTuple):
     Attributes:
       gamma: strength of the noise on inputs.
       layer_noise: standard deviation of the noise on layers.
-      lost: the layer that is left out, from 1; 0 for none.
+      lost: the layer that is left out, from 1, or 0 for none.
       disturbance: a further one of the examples, of a type of the task.
       augment: whether images are also augmented, as in steps of training.
       probe: zeros whose gradient carries figures out of the backward pass.
@@ -107,36 +107,36 @@ class Task(NamedTuple):
       trials: ``{score: {label: Trial}}``, what an evaluation tries.
       score: ``(reading, split) -> number`` of one trial.
       row: ``(params, reading) -> figures`` of a validation beyond losses.
-      best: ``row -> number``: the score of a feasible checkpoint by its validation;
+      best: ``row -> number``: the score of a feasible checkpoint by its validation.
         None takes the least loss.
       baselines: ``(params, readings by trial) -> figures`` of an evaluation beyond
         its scores, such as those of floors.
-      read: ``(params, batch, trial) -> reading of the batch``; None takes ``losses``.
+      read: ``(params, batch, trial) -> reading of the batch``. None takes ``losses``.
       reading: ``(params, split, trial) -> reading`` in place of ``examples`` and
-        ``read``, for what no batch of samples shows; None reads them.
-      join: ``([reading of a batch, ...], split) -> reading``; None puts rows one after
+        ``read``, for what no batch of samples shows. None reads them.
+      join: ``([reading of a batch, ...], split) -> reading``. None puts rows one after
         the other.
       size: name of the number of test samples in evaluation.json.
       keep: ``(params, folder, figures)`` writes further files of an evaluation, such as
-        pictures; the figures are those of `baselines`.
+        pictures. The figures are those of `baselines`.
       counts: ``batch -> (samples,)``: how many losses each sample's loss sums, for
-        means over these; None for means over samples.
-      probe: ``rows -> zeros`` of `Trial.probe` for so many samples; None for none.
+        means over these. None for means over samples.
+      probe: ``rows -> zeros`` of `Trial.probe` for so many samples. None for none.
       summarise: ``(figures, counts, gradient in the probe) -> figures of a step``.
       describe: ``figures of a step -> (row, words for the progress bar)``.
-      trained: ``params -> bool`` for each parameter; None where all are trained.
-      pretrained: ``() -> arrays``, read at each call; None for none.
+      trained: ``params -> bool`` for each parameter. None where all are trained.
+      pretrained: ``() -> arrays``, read at each call. None for none.
       with_pretrained: ``(params, arrays) -> params`` with pretrained ones in place.
-      bases: of the optimiser's steps, see `unroll_jax.in_coordinates`; None for none.
+      bases: of the optimiser's steps, see `unroll_jax.in_coordinates`. None for none.
       numbers: of layers 0..L in the model, where not every layer has a loss.
-      num_examples: of the train split; None where there is no end of them, or no data.
+      num_examples: of the train split. None where there is no end of them, or no data.
       epoch: number of samples that counts as a pass over the data, where there is no
         end of them.
       examples_are: what these are, as "images", for messages.
       fingerprint: ``() -> JSON values`` that change when the data do.
       spec: ``() -> JSON values`` from which, with the options, the model is built
         without data.
-      plan: ``task -> Plan`` of a task with options of its own; None plans by the
+      plan: ``task -> Plan`` of a task with options of its own. None plans by the
         options of this package.
       inner: model and data, for commands of this task only, such as generating.
     """
@@ -200,15 +200,15 @@ class Plan(NamedTuple):
       judged: (L + 1,) of the layer losses by which feasible checkpoints are compared.
       warmup: steps before multipliers count.
       normalise: divide the Lagrangian by 1 + the sum of multipliers.
-      resilience: beta of resilient constraints; None for hard ones.
-      explicit_slacks: whether slacks are variables of the optimiser, of `with_slacks`;
-        else multipliers decay by the resilience.
+      resilience: beta of resilient constraints. None for hard ones.
+      explicit_slacks: whether slacks are variables of the optimiser, of `with_slacks`.
+        Else multipliers decay by the resilience.
       of_means: whether constraints read mean losses only.
       affine: whether the weights of losses in the objective are known without them.
       form: of the violations: "ratio", "difference" or "log_ratio", with "_of_means".
       tolerance: by which share a bound may be exceeded and holds.
       parts: of a batch, computed one after the other.
-      ema: decay of the moving average of parameters that is evaluated; None evaluates
+      ema: decay of the moving average of parameters that is evaluated. None evaluates
         the parameters.
     """
 

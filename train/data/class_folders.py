@@ -77,7 +77,7 @@ IDS = {
     32: "motorcycle",
     33: "bicycle",
 }
-LARGEST, PLATE = 33, 255  # ids; a licence plate has -1, which is 255 in 8 bits
+LARGEST, PLATE = 33, 255  # ids. A licence plate has -1, which is 255 in 8 bits
 CLASS_OF_ID = np.full(256, NOT_COUNTED, np.uint8)
 CLASS_OF_ID[list(IDS)] = np.arange(len(IDS))
 Pair = tuple[OriginalFile, OriginalFile]  # a scene and its map
@@ -86,8 +86,8 @@ Key = tuple[str, ...]  # the split, city and name of a scene
 
 @contextlib.contextmanager
 def open_image_folder(root: Path, log: Log) -> Iterator[PictureSet[LabelledImages]]:
-    """Opens the images below a root, of one size; they can be read while the context
-    lasts. Classes are the train split's, by name; images of a class are ordered by
+    """Opens the images below a root, of one size. They can be read while the context
+    lasts. Classes are the train split's, by name. Images of a class are ordered by
     name.
     """
     with open_media(root, log) as media:
@@ -112,7 +112,7 @@ def open_image_folder(root: Path, log: Log) -> Iterator[PictureSet[LabelledImage
 
 @contextlib.contextmanager
 def open_class_folders(root: Path, log: Log) -> Iterator[PictureSet[LabelledImages]]:
-    """Opens the same, of any sizes; the shape has only the number of channels, of the
+    """Opens the same, of any sizes. The shape has only the number of channels, of the
     first image of each class."""
 
     def read(files: list[OriginalFile]) -> Iterator[np.ndarray]:
@@ -130,7 +130,7 @@ def open_class_folders(root: Path, log: Log) -> Iterator[PictureSet[LabelledImag
 
 
 def _sort_classes(media: Media, log: Log) -> dict[str, Filed]:
-    """Returns the files of each split and class; a root without folders of splits is
+    """Returns the files of each split and class. A root without folders of splits is
     one split, train."""
     places = [_below_split(file.path.parent.parts) for file in media.pictures]
     # A class may be named after a split: folders of splits have classes below.
@@ -148,7 +148,7 @@ def sort_pictures(
     media: Media, place: Place, layout: str, log: Log
 ) -> dict[str, Filed]:
     """Returns the files of each split and class, by name. ``place`` divides the folders
-    of a file; None passes it over."""
+    of a file. None passes it over."""
     splits: dict[str, Filed] = defaultdict(lambda: defaultdict(list))
     passed_over: list[PurePosixPath] = []
     tops: set[PurePosixPath] = set()
@@ -186,7 +186,7 @@ def sort_pictures(
 
 
 def _below_split(folders: Folders) -> tuple[Folders, str, Folders] | None:
-    """Divides folders at the first that is named after a split; a class may have such
+    """Divides folders at the first that is named after a split. A class may have such
     a name too."""
     for place, name in enumerate(folders):
         if name.lower() in KNOWN:
@@ -204,7 +204,7 @@ def _labelled(
     read: Callable[[list[OriginalFile]], Iterator[np.ndarray]],
     log: Log,
 ) -> PictureSet[LabelledImages]:
-    """Returns the images of classes, train's, in their order; ``read`` decodes
+    """Returns the images of classes, train's, in their order. ``read`` decodes
     files."""
     names = tuple(sorted(splits["train"]))
     log_alike(names, log)

@@ -103,7 +103,7 @@ def split_clips(
     names: Sequence[PurePosixPath], *, log: Log = print
 ) -> dict[str, list[PurePosixPath]]:
     """Assigns clips to the splits that their folders or names state. Without validation
-    the last tenth of train is taken; clips of one folder that state none are split
+    the last tenth of train is taken. Clips of one folder that state none are split
     80/10/10. Others that look like splits are an error.
     """
     above: dict[str, str] = {}
@@ -135,8 +135,8 @@ def split_clips(
 
 
 def cut_in_time(root: Path, log: Log) -> Splits:
-    """Returns a video file as clips of 20 frames, split 80/10/10, to be read in order;
-    the remainder is dropped. It is decoded twice: how many frames decode is known at
+    """Returns a video file as clips of 20 frames, split 80/10/10, to be read in order.
+    The remainder is dropped. It is decoded twice: how many frames decode is known at
     the end only.
     """
     count = sum(1 for _ in video_frames(root, where=str(root), log=log))
@@ -166,7 +166,7 @@ def is_video(file: Path) -> bool:
 
 
 def video_frames(path: Path, *, where: str, log: Log) -> Iterator[np.ndarray]:
-    """Decodes a video into grey frames, uint8 (160, 160), as far as it goes; errors
+    """Decodes a video into grey frames, uint8 (160, 160), as far as it goes. Errors
     name it by ``where``. The log has damaged frames and an early end. Frames of two
     sizes are an error, and no frame.
     """
@@ -250,7 +250,7 @@ def _dealt(clips: Sequence[T]) -> dict[str, list[T]]:
 
 def _stated_split(clip: PurePosixPath, above: Mapping[str, str]) -> str | None:
     """Returns the split named by the folders above a clip, or else by the clip, as
-    Test001 is; None for neither."""
+    Test001 is, or None for neither."""
     splits = sorted({*above.values()})
     if len(splits) > 1:
         raise UserError(

@@ -39,8 +39,8 @@ SPLITS = ("train", "validation", "test")
 # run
 SEED = 0
 
-# UCSD has Train and Test; ShanghaiTech and copies of Ped2 and Avenue as frames have
-# training/frames and testing/frames; Avenue has training_videos and testing_videos.
+# UCSD has Train and Test. ShanghaiTech and copies of Ped2 and Avenue as frames have
+# training/frames and testing/frames. Avenue has training_videos and testing_videos.
 HELD_OUT = ("eval", "evaluation", "validate", "heldout", "holdout")
 ENDINGS = ("", "_frames", "_videos")
 KNOWN = {
@@ -198,8 +198,8 @@ def is_visible(path: PurePosixPath) -> bool:
 def files_below(
     root: Path, wanted: Wanted = lambda _: True
 ) -> tuple[list[OriginalFile], list[PurePosixPath]]:
-    """Lists the wanted files below a folder, following links, and empty folders;
-    unlistable ones are an error."""
+    """Lists the wanted files below a folder, following links, and empty folders.
+    Unlistable ones are an error."""
     files: list[OriginalFile] = []
     empty: list[PurePosixPath] = []
 
@@ -298,7 +298,7 @@ def three_splits(
 def _unpack_tar(root: Path, folder: Path, wanted: Wanted) -> None:
     def choose(member: tarfile.TarInfo, _: str) -> tarfile.TarInfo | None:
         inside = PurePosixPath(member.name)
-        # some programs add a folder outside; files there have members of their own
+        # some programs add a folder outside. Files there have members of their own
         if not wanted(inside) or (member.isdir() and ".." in inside.parts):
             return None
         return tarfile.data_filter(member, str(folder))

@@ -51,7 +51,7 @@ SMALLEST_VIEW, LARGEST_VIEW = 80.0, 150.0
 SENTIMENTS = ("negative", "positive")
 NUM_VERDICTS = {"train": 2000, "validation": 400, "test": 400}
 VERDICT_SEED = 0
-# Chances by which neither single words nor pairs of words are enough; see
+# Chances by which neither single words nor pairs of words are enough. See
 # `open_verdicts`.
 ONE_CLAUSE, NEGATED, ADORNED = 0.6, 0.5, 0.3
 
@@ -99,7 +99,7 @@ def open_shapes(_: Path, __: Log) -> Iterator[PictureSet[Examples]]:
 
 def draw_scenes(split: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Draws the scenes of a split: images uint8 (48, 48, 3) and classes uint8 (48, 48).
-    Shapes lie over one another in the order drawn, turned at random; along the rim of
+    Shapes lie over one another in the order drawn, turned at random. Along the rim of
     each runs a line that belongs to no class, as in PASCAL VOC.
     """
     generator = np.random.default_rng(SEEDS[split])
@@ -128,7 +128,7 @@ def _ground(generator: np.random.Generator) -> np.ndarray:
 
 
 def _depth(shape: str, generator: np.random.Generator) -> np.ndarray:
-    """Returns the depth of each pixel inside a shape, in pixels; negative outside."""
+    """Returns the depth of each pixel inside a shape, in pixels, negative outside."""
     centre = generator.uniform(0, SCENE_SIZE, 2)
     radius = generator.uniform(SMALLEST_RADIUS, LARGEST_RADIUS)
     angle = generator.uniform(0, 2 * np.pi)
@@ -223,7 +223,7 @@ def open_verdicts(_: Path, __: Log) -> Iterator[TextSet]:
 
 
 def distinct(draw: Callable[[int], T], count: int, seen: set[str]) -> list[T]:
-    """Draws so many examples, given the number of those before; none has a text, its
+    """Draws so many examples, given the number of those before. None has a text, its
     first field, of ``seen``, which grows by theirs."""
     examples: list[T] = []
     while len(examples) < count:

@@ -49,7 +49,7 @@ IMAGE_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error, *BOMBS
 T = TypeVar("T")
 PICTURES = Kind("pictures", "1.1.0")
 NOT_COUNTED = 255  # in a map of classes: a pixel without a class
-# of arrays: grey, or red, green and blue; each with transparency or without
+# of arrays: grey, or red, green and blue, each with transparency or without
 CHANNELS = (1, 2, 3, 4)
 S = TypeVar("S")
 # each image with its class or map of classes
@@ -70,7 +70,7 @@ class Media(NamedTuple):
 def open_media(
     root: Path, log: Log, *, is_video: Callable[[Path], bool] = lambda _: False
 ) -> Iterator[Media]:
-    """Finds the pictures and videos in a folder or an archive; they can be read while
+    """Finds the pictures and videos in a folder or an archive. They can be read while
     the context lasts. The suffix decides, or else the contents. The log has the number
     of files that are neither.
     """
@@ -111,7 +111,7 @@ def is_picture(file: Path) -> bool:
 
 def check_none_vanishes(media: Media, units: Collection[PurePosixPath]) -> None:
     """Checks that every class or clip has a file that is read, given those that have
-    one. A folder beside them is one too, unless it holds only notes; one that is named
+    one. A folder beside them is one too, unless it holds only notes. One that is named
     after a split is a split.
     """
     beside = {unit.parent for unit in units}
@@ -150,8 +150,8 @@ def decode_in_order(
     size: tuple[int, int] | None = None,
     mend: str = "bring all to one",
 ) -> Iterator[T]:
-    """Decodes files of one size (width, height), or the first one's, in order;
-    errors, of ``convert`` too, name it."""
+    """Decodes files of one size (width, height), or the first one's, in order.
+    Errors, of ``convert`` too, name it."""
     for file in files:
         try:
             with open_picture(file.local) as picture:
@@ -189,7 +189,7 @@ def open_picture(file: Path) -> Iterator[Image.Image]:
     with open_regular(file, where=str(file)) as content, warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with Image.open(content, formats=FORMATS) as picture:
-            # Pages of a TIFF, frames of an animated PNG; other pictures in a camera's
+            # Pages of a TIFF, frames of an animated PNG. Other pictures in a camera's
             # JPEG (MPO) are views of one.
             pages = getattr(picture, "n_frames", 1)
             if pages > 1 and picture.format not in ("JPEG", "MPO"):
@@ -238,7 +238,7 @@ class ImageSpec(NamedTuple):
     shape: tuple[int, int, int]  # (height, width, channels)
     class_names: tuple[str, ...]  # in the order of the labels
     mean: np.ndarray  # of each channel over the train split, in [0, 1], float32
-    # standard deviation of each channel, likewise; at least one grey level
+    # standard deviation of each channel, likewise, at least one grey level
     std: np.ndarray
 
     @property
@@ -252,7 +252,7 @@ class ImageSpec(NamedTuple):
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Reads what `to_json` wrote; unknown fields are a TypeError."""
+        """Reads what `to_json` wrote. Unknown fields are a TypeError."""
         shape, names, mean, std = cls(**values)
         height, width, channels = shape
         moments = np.array([mean, std], np.float32)
@@ -287,7 +287,7 @@ def fields_json(spec: Any) -> dict[str, Any]:
 
 def levels(picture: Image.Image) -> np.ndarray:
     """Grey levels of a picture, uint8 (height, width, 1), or colours (height, width,
-    3); transparency is dropped."""
+    3). Transparency is dropped."""
     check_depth(picture)
     if picture.mode in ("1", "L", "LA"):
         return np.asarray(picture.convert("L"))[..., None]
@@ -343,7 +343,7 @@ def picture_of(
 def split_images(
     images: PictureSet[LabelledImages], share: float, *, equal: bool = False
 ) -> dict[str, Examples]:
-    """Returns the images of each split, read when they are iterated over; missing
+    """Returns the images of each split, read when they are iterated over. Missing
     splits are cut from train, see `three_splits`."""
     labels = {split: each.labels for split, each in images.splits.items()}
     chosen = {}
@@ -364,7 +364,7 @@ def brought_together(
 
 
 def picture_records(pictures: PictureSet[Examples]) -> Originals:
-    """Returns the records of a picture set, with names, shape and statistics; splits
+    """Returns the records of a picture set, with names, shape and statistics. Splits
     must have several classes."""
     features = {"image": stored(pictures.shape), "label": np.int64}
     if pictures.label_shape:
@@ -382,7 +382,7 @@ def stored(shape: tuple[int, ...], dtype: Any = np.uint8) -> Any:
 
 def moments(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation, in [0, 1], of pixels counted by level, (..., 256)
-    to (...); exact for any number."""
+    to (...), exact for any number."""
     levels, total = np.arange(256) / 255.0, counts.sum(-1)
     mean = (counts * levels).sum(-1) / total
     deviations = (levels - mean[..., None]) ** 2

@@ -40,9 +40,9 @@ Batches = grain.MapDataset[T]
 
 
 class Source(NamedTuple, Generic[T]):
-    """A source of data; ``open`` takes a root and a log of progress, and its result is
+    """A source of data. ``open`` takes a root and a log of progress, and its result is
     valid within the context. ``fingerprint`` changes with the original files.
-    ``wanted`` describes the root; "" for a source without. Errors need not name the
+    ``wanted`` describes the root. "" for a source without. Errors need not name the
     root.
     """
 
@@ -76,7 +76,7 @@ class _Info(tfds.core.DatasetInfo):
 
 
 class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):  # pyright: ignore
-    """Writes `Originals` of any kind; TFDS prints nothing about downloads. Records go
+    """Writes `Originals` of any kind. TFDS prints nothing about downloads. Records go
     to the disk one by one, a file a split. A `GeneratorBasedBuilder` keeps the records
     of a split in memory, and from a gigabyte on needs TensorFlow.
     """
@@ -165,7 +165,7 @@ def prepare_from(
 def resolve_source(
     sources: Mapping[str, Source[T]], config: SourceConfig
 ) -> tuple[Source[T], Path]:
-    """Returns the source that a configuration names, and its root, which exists; "."
+    """Returns the source that a configuration names, and its root, which exists, or "."
     for no root."""
     source = sources[config.source]
     name = option_text("data.source", config.source)
@@ -213,7 +213,7 @@ def _write(builder: Builder) -> None:
 class Records:
     """The records of one split by number, each a mapping from feature name to its bytes
     or integers as stored. TFDS's own decoding takes 25 microseconds a record, several
-    times what reading it takes, so records are parsed here;
+    times what reading it takes, so records are parsed here.
     `DeserializeMethod.DESERIALIZE_NO_DECODE`, which would do it, needs TensorFlow.
     """
 
@@ -251,7 +251,7 @@ def shuffled(
     seed: int,
     rows: np.ndarray | None = None,
 ) -> Batches[T]:
-    """Endless batches; every epoch is a fresh permutation of the records, and a batch
+    """Endless batches. Every epoch is a fresh permutation of the records, and a batch
     may span two epochs. Of every batch the ``rows`` are read, where other processes
     read the others.
     """
@@ -274,20 +274,20 @@ def shuffled(
 
 
 def in_order(num_records: int, read: Read[T], *, batch_size: int) -> Batches[T]:
-    """Every record once, in order; the last batch may be short."""
+    """Every record once, in order. The last batch may be short."""
     return grain.MapDataset.range(num_records).batch(batch_size).map(read)
 
 
 def by_step(read: Callable[[int], T], num_steps: int = ENDLESS) -> Batches[T]:
-    """Returns batches that are any function of their step; endless unless
+    """Returns batches that are any function of their step, endless unless
     ``num_steps`` is given."""
     return grain.MapDataset.range(num_steps).map(lambda step: read(int(step)))
 
 
 def read_ahead(batches: Batches[T], start: int = 0) -> Iterator[T]:
-    """Iterates from a step on, reading ahead in a thread; the first batches are read
+    """Iterates from a step on, reading ahead in a thread. The first batches are read
     when the first is asked for."""
-    # One thread reads a batch in a fraction of a training step; processes would need a
+    # One thread reads a batch in a fraction of a training step. Processes would need a
     # main guard and flags.
     options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=PREFETCHED)
     return iter(batches[start:].to_iter_dataset(options))
@@ -323,7 +323,7 @@ class Splits(abc.ABC, Generic[T]):
         return read_ahead(batches, start_step)
 
     def examples(self, split: str, *, batch_size: int) -> Iterator[T]:
-        """Iterates over a whole split once, in order; the last batch may be short."""
+        """Iterates over a whole split once, in order. The last batch may be short."""
         read = functools.partial(self.read, split)
         count = self.num_examples(split)
         return read_ahead(in_order(count, read, batch_size=batch_size))
@@ -334,7 +334,7 @@ class Splits(abc.ABC, Generic[T]):
 
 
 class Dataset(Splits[T]):
-    """Prepared examples, out of a folder of `prepare_from`; subclasses make batches of
+    """Prepared examples, out of a folder of `prepare_from`. Subclasses make batches of
     records."""
 
     def __init__(self, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Rows of TSV, CSV and JSONL files, and their splits; errors name the line."""
+"""Rows of TSV, CSV and JSONL files, and their splits. Errors name the line."""
 
 import csv
 import json
@@ -42,7 +42,7 @@ class Labelled(NamedTuple):
 
 
 class TextSet(NamedTuple):
-    """Texts of a source: train, and optionally test and validation; all are pairs of
+    """Texts of a source: train, and optionally test and validation. All are pairs of
     texts, or none is."""
 
     class_names: tuple[str, ...]
@@ -74,7 +74,7 @@ def is_whole(text: str) -> bool:
 
 
 def decoded(content: bytes, *, where: str) -> str:
-    """Decodes UTF-8 text, without a byte order mark; zero bytes, as in UTF-16, are
+    """Decodes UTF-8 text, without a byte order mark. Zero bytes, as in UTF-16, are
     an error too."""
     try:
         # Files that were put one behind another have marks at other lines too.
@@ -135,7 +135,7 @@ def read_rows(
     path: Path, columns: Sequence[str], *, where: str | None = None, hint: str = ""
 ) -> Iterator[Row]:
     """Reads the rows of TSV (without quoting) or CSV with a header, or of JSONL with an
-    object a line. Errors name the file by ``where``, or else by its path; ``hint`` is
+    object a line. Errors name the file by ``where``, or else by its path. ``hint`` is
     the way out where columns are missing.
     """
     where = where or str(path)
@@ -157,7 +157,7 @@ def split_files(
     root: Path, suffixes: Sequence[str] = SUFFIXES, log: Log = lambda _: None
 ) -> dict[str, Path]:
     """Returns the file of each split: train is a root that is a file, or the only file
-    of a folder; else the files of a folder are named after splits. The log has the
+    of a folder. Else the files of a folder are named after splits. The log has the
     number of files that are not read.
     """
     wanted = (

@@ -13,7 +13,7 @@ from ..config.errors import UserError
 from .rows import is_empty, is_whole, without_breaks
 
 PADDING, UNKNOWN, SEPARATOR = "<padding>", "<unknown>", "<separator>"
-# the first numbers; `tokenise` makes no such words
+# the first numbers. `tokenise` makes no such words
 SPECIAL = (PADDING, UNKNOWN, SEPARATOR)
 FEWEST_WITH_PAIRS = 3  # tokens: a word, the separator, a word
 CLITIC = re.compile(r"(?<=\w)(n't|'(?:s|m|d|re|ve|ll))\b")
@@ -56,8 +56,8 @@ def tokenise(text: str) -> list[str]:
 
 
 def check_pairs(texts: Sequence[str], seconds: Sequence[str] | None) -> None:
-    """Checks that texts, or the texts of pairs, have words and no lone surrogates;
-    errors give the number of the first that does not."""
+    """Checks that texts, or the texts of pairs, have words and no lone surrogates.
+    Errors give the number of the first that does not."""
     if seconds is not None and len(seconds) != len(texts):
         raise ValueError(
             f"seconds must be as many as texts, {len(texts)}, got {len(seconds)}"
@@ -84,9 +84,9 @@ def encode_batch(
 
 
 class WordTokenizer:
-    """Tokens that are words, as `tokenise` splits them; all unknown words are one
+    """Tokens that are words, as `tokenise` splits them. All unknown words are one
     token. The vocabulary starts with padding, unknown, and the separator of the texts
-    of a pair; the checksum is of the vocabulary in its order.
+    of a pair. The checksum is of the vocabulary in its order.
     """
 
     padding_token = 0
@@ -116,7 +116,7 @@ class WordTokenizer:
         max_length: int | None = None,
     ) -> Encoded:
         """Turns texts, or pairs of texts, into no more than ``max_length`` tokens each.
-        Longer texts lose their end; of a pair the longer text does, until both are as
+        Longer texts lose their end. Of a pair the longer text does, until both are as
         long.
         """
         fewest = 1 if seconds is None else FEWEST_WITH_PAIRS

@@ -1,5 +1,5 @@
 """Reports on evaluated run folders, of each kind of task. `records` and `groups` read
-and group runs; `tables`, `figures` and `words` are the content, which `page` writes.
+and group runs. `tables`, `figures` and `words` are the content, which `page` writes.
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ PRINTED = "Constraints"  # the section that evaluations have printed
 def write_report(
     folders: Sequence[Path], out: Path, *, log: Callable[[str], None] = print
 ) -> dict[str, Any]:
-    """Compares evaluated runs of one kind of task; writes a page and returns its
+    """Compares evaluated runs of one kind of task. Writes a page and returns its
     summary."""
     return write(make_report(folders, log=log), out, log=log)
 
@@ -52,7 +52,7 @@ def write_report(
 def write(
     report: Report, out: Path, *, log: Callable[[str], None] = print
 ) -> dict[str, Any]:
-    """Writes the files of a report and logs its tables and verdict; returns its
+    """Writes the files of a report and logs its tables and verdict. Returns its
     summary."""
     held = [path for path in out.glob("*") if path.suffix != PARTIAL]
     if held and not (out / SUMMARY).exists():

@@ -27,7 +27,7 @@ STYLES = {
     "constrained": ("#0072B2", "s"),
 }
 LINE_STYLES = ("-", "--", ":", "-.")
-# Of scores without a network; no method has them.
+# Of scores without a network. No method has them.
 FLOOR_COLOURS = ("#CC79A7", "#E69F00", "#56B4E9")
 NOISY, BOUND = "#6E6E6E", "#004166"
 # classes that the axes name, and whose shares are written out
@@ -91,10 +91,10 @@ def confusion(name: str, counts: np.ndarray, class_names: Sequence[str]) -> Figu
 
 @without_mathtext
 def scenes(by_name: Mapping[str, Predictions], class_names: Sequence[str]) -> Figure:
-    """Scenes, their labels, and a column of predictions of each network by its name;
+    """Scenes, their labels, and a column of predictions of each network by its name,
     one colour a class."""
     first = next(iter(by_name.values()))
-    # the strong colours of tab20's pairs come first; labels not counted are black
+    # the strong colours of tab20's pairs come first. Labels not counted are black
     strong_first = np.r_[0:20:2, 1:20:2]
     colours = np.zeros((NOT_COUNTED + 1, 3))
     colours[:-1] = colormaps["tab20"](np.resize(strong_first, NOT_COUNTED))[:, :3]

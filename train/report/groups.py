@@ -12,7 +12,7 @@ from ..config.run import FREE
 from ..system.files import without_folders
 from .records import METHODS, Array, Run
 
-# Fields that do not make another variant; fields of single methods do not make a
+# Fields that do not make another variant. Fields of single methods do not make a
 # comparison unequal.
 NOT_A_VARIANT = frozenset({"seed", "method", "data.root", "data.prepared", *FREE})
 OF_METHODS = ("dual", "constraints", "layer_weights", "layer_weighting")
@@ -20,7 +20,7 @@ OF_METHODS = ("dual", "constraints", "layer_weights", "layer_weighting")
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """Runs of one method that differ only by the seed; ``label`` names what sets
+    """Runs of one method that differ only by the seed. ``label`` names what sets
     them apart from the other variants."""
 
     method: str
@@ -58,7 +58,7 @@ class Variant:
         return f"{self.stack(key).sum():.0f} of {len(self.runs)}"
 
     def option(self, name: str) -> Any:
-        """The option of a dotted name in the configuration of its runs; None where
+        """The option of a dotted name in the configuration of its runs, or None where
         they lack it."""
         return flat(self.runs[0].config).get(name)
 
@@ -68,10 +68,10 @@ class Setting:
 
     Attributes:
       variants: plain before constrained.
-      first: any run; all that the variants share is read from it.
+      first: any run. All that the variants share is read from it.
       spec: how their task is reported.
       num_layers, train_gamma: what the setting is of.
-      layers: numbers of the layers that are read, the input's 0 first; a model may have
+      layers: numbers of the layers that are read, the input's 0 first. A model may have
         others between them.
       gammas: of the test, in rising order.
       training_index: of the gamma of training, or of the nearest to it.
@@ -111,7 +111,7 @@ class Setting:
 
     def floors(self) -> dict[str, Array]:
         """Scores that need no network at each test gamma, by name, the input's
-        first; means over the runs."""
+        first, means over the runs."""
         columns = [run.floors() for one in self.variants for run in one.runs]
         shared = [name for name in columns[0] if all(name in one for one in columns)]
         return {name: np.mean([one[name] for one in columns], 0) for name in shared}
@@ -165,7 +165,7 @@ def unlike(one: Variant, other: Variant) -> list[str]:
 
 def _identity(run: Run) -> dict[str, str]:
     """The run's config by dotted names, as texts without folders, without fields that
-    make no variant; a list of one value is that value."""
+    make no variant. A list of one value is that value."""
     texts = {}
     for key, value in flat(run.config).items():
         if key not in NOT_A_VARIANT:

@@ -18,7 +18,7 @@ from ..system.files import to_bytes, without_folders, write_all
 from ..system.terminal import Table
 from .records import Run
 
-# A panel is 4.8 inches wide; two fit side by side. On a phone of 390 px (75 px an inch)
+# A panel is 4.8 inches wide. Two fit side by side. On a phone of 390 px (75 px an inch)
 # letters are 10 px high.
 PANEL, WIDTH, DPI = (4.8, 4.2), 9.0, 160
 RANGE = re.compile(r"(\[[^][,]+,) ")  # whose ends stay on one line
@@ -81,7 +81,7 @@ img { width: 100%; border-radius: 6px; }
 
 
 class Picture(NamedTuple):
-    """A figure, which is also written as a file of that name, and its caption;
+    """A figure, which is also written as a file of that name, and its caption.
     ``wide`` ones take the whole page."""
 
     name: str
@@ -115,7 +115,7 @@ class Report(NamedTuple):
 
 
 def write_files(out: Path, report: Report) -> dict[str, Any]:
-    """Writes the files of a report, all or none; returns the summary, which is strict
+    """Writes the files of a report, all or none. Returns the summary, which is strict
     JSON: a number that is not finite is None."""
     pictures = {f"{one.name}.png": _png(one.figure) for one in report.blocks(Picture)}
     environment = jinja2.Environment(

@@ -21,7 +21,7 @@ class ReportSpec(NamedTuple):
     """The evaluation of a task as its report shows it.
 
     Attributes:
-      metric: key of evaluation.json under which the score is, by test gamma; of a task
+      metric: key of evaluation.json under which the score is, by test gamma. Of a task
         without layers, a share.
       title: the metric in words.
       work: what networks are trained for, for the first paragraph.
@@ -29,16 +29,16 @@ class ReportSpec(NamedTuple):
       higher_is_better: whether the largest score is the best.
       percent: whether the score is a share, shown in percent.
       digits: behind the decimal point, in tables.
-      gamma: the strength of noise on axes, with its unit; empty where a task has no
+      gamma: the strength of noise on axes, with its unit, empty where a task has no
         noise.
       loss: of the axis of the layers' losses, with its unit.
       tested: key of the number of samples tested.
-      baseline: key of the score of the noisy input itself by test gamma; None where
+      baseline: key of the score of the noisy input itself by test gamma. None where
         there is none.
       reference: name, and prefix of the figures, of the reference that disturbances are
-        tried on too; None for none.
+        tried on too. None for none.
       note: the definition of the metric.
-      layered: whether layers have losses; else evaluations have a confusion matrix and
+      layered: whether layers have losses. Else evaluations have a confusion matrix and
         names of classes.
     """
 
@@ -142,7 +142,7 @@ _IMAGES = ReportSpec(
 )
 _SCENES = _IMAGES._replace(
     metric="intersection_over_union",
-    title="mIoU",
+    title="mean IoU",
     work="to name the class of every pixel of a scene",
     label="mIoU %",
     note=(
@@ -198,7 +198,7 @@ LAYERED = {"method", "num_examples", "loss", "layer_losses", "bounds"}
 
 @dataclass(frozen=True)
 class Run:
-    """One evaluated run: its files, and how its task is reported; not ``layered``
+    """One evaluated run: its files, and how its task is reported. Not ``layered``
     where layers have no losses."""
 
     folder: Path
@@ -216,7 +216,7 @@ class Run:
 
     @property
     def gammas(self) -> list[str]:
-        """Test gammas as written in the file, in rising order; the gamma of training
+        """Test gammas as written in the file, in rising order. The gamma of training
         is among them."""
         return sorted(self.evaluation[self.spec.metric], key=float)
 
@@ -227,12 +227,12 @@ class Run:
         return list(self.evaluation.get("layers", every))
 
     def values(self, key: str) -> Array:
-        """A number or list of evaluation.json, or its number at each of `gammas`;
-        null becomes NaN."""
+        """A number or list of evaluation.json, or its number at each of `gammas`.
+        Null becomes NaN."""
         return self.at_gammas(self.evaluation[key])
 
     def margins(self) -> Array:
-        """The room below each bound as a share of it; negative where the bound is
+        """The room below each bound as a share of it, negative where the bound is
         exceeded."""
         form = self.evaluation.get("form", "difference")
         violations = self.values("violations")
@@ -313,7 +313,7 @@ def errors_of(path: Path | str, mend: str = RESTORE) -> Iterator[None]:
 
 
 def floats(values: Any) -> Array:
-    """A number, a list, or a list of lists as floats; None and infinities become
+    """A number, a list, or a list of lists as floats. None and infinities become
     NaN."""
     numbers = np.asarray(values, dtype=np.float64)
     return np.where(np.isfinite(numbers), numbers, np.nan)

@@ -37,7 +37,7 @@ Maker = Callable[[Setting], Iterator[Made]]
 
 
 def make_tables(maker: Maker, settings: Sequence[Setting]) -> list[Table]:
-    """Returns the tables of all settings; those of one title are one table."""
+    """Returns the tables of all settings. Those of one title are one table."""
     made: dict[str, tuple[list[Row], str]] = {}
     for setting in settings:
         for title, rows, note in maker(setting):
@@ -116,7 +116,7 @@ def comparison(setting: Setting) -> Iterator[Made]:
 def differences(setting: Setting, one: Variant, other: Variant) -> Array:
     """Score differences of two variants paired by seed, (seeds, 3): at the training
     gamma, their mean over larger test gammas, and at the largest. In percent of the
-    other's score; of shares, in percentage points.
+    other's score, for shares in percentage points.
     """
     theirs = {run.evaluation["seed"]: run for run in other.runs}
     pairs = [
@@ -249,7 +249,7 @@ def by_name(columns: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Row]:
 
 
 def number(value: float, form: str) -> str:
-    """A number by its format, a dash for NaN and infinities; never a negative zero."""
+    """A number by its format, a dash for NaN and infinities, never a negative zero."""
     text = format(value, form) if np.isfinite(value) else "-"
     return text.lstrip("+-") if not text.strip("+-0.") and text != "-" else text
 

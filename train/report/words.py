@@ -29,7 +29,7 @@ WAYS = {
 # A loss on the test split that is so many times that of training, or an accuracy so
 # much below it, is reported.
 LOSS_RATIO, ACCURACY_GAP = 1.5, 0.1
-LEAST_LOSS = 0.1  # nats; a cross entropy below costs few points of accuracy
+LEAST_LOSS = 0.1  # nats. A cross entropy below costs few points of accuracy
 # Training is judged by its last steps: one in so many of all, and so many at least.
 LAST_STEPS, FEWEST_STEPS = 20, 10
 

@@ -108,7 +108,7 @@ def split_over(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 def read_axes(
     over: Mapping[str, str], config: RunConfig, options: Sequence[str]
 ) -> tuple[Axis, ...]:
-    """Returns the axes of a sweep; ``options``, the other words, must not set one."""
+    """Returns the axes of a sweep. ``options``, the other words, must not set one."""
     axes: dict[str, Axis] = {}
     for name, text in over.items():
         axis = _read_axis(name, text, config, options)
@@ -122,7 +122,7 @@ def read_axes(
 
 def grid(sweep: Sweep) -> list[Cell]:
     """Returns the cells of every combination of values, the last axis changing
-    fastest; all are checked, with a search at both ends of its ranges."""
+    fastest. All are checked, with a search at both ends of its ranges."""
     axes = [axis for axis in sweep.axes if not axis.range]
     cells: dict[str, Cell] = {}
     for texts in itertools.product(*(axis.values for axis in axes)):

@@ -49,7 +49,7 @@ JUDGED = ("feasible", "excess", "validation")  # columns of a `Judgement`
 
 
 def run(sweep: Sweep, cells: Sequence[Cell], *, jobs: int) -> int:
-    """Computes the cells and writes their tables; returns 1 if some failed, 0 if
+    """Computes the cells and writes their tables. Returns 1 if some failed, 0 if
     none did."""
     folder = sweep.folder
     check_first(cells[0].config)
@@ -103,7 +103,7 @@ def _opened(cell: Cell, log: Log) -> Task:
 
 def run_cells(sweep: Sweep, cells: Sequence[Cell], *, jobs: int) -> dict[str, str]:
     """Trains cells, resuming those that were interrupted, and evaluates them on the
-    test split. Returns the messages of the cells that failed, by name; a failure does
+    test split. Returns the messages of the cells that failed, by name. A failure does
     not end the others.
     """
     messages = dict[str, str]()
@@ -123,7 +123,7 @@ def run_cells(sweep: Sweep, cells: Sequence[Cell], *, jobs: int) -> dict[str, st
 
 
 def _compute(sweep: Sweep, cell: Cell, tested: bool = True) -> str:
-    """Trains a cell and evaluates it, or searches one with ranges; returns why it
+    """Trains a cell and evaluates it, or searches one with ranges. Returns why it
     failed, "" if it did not."""
     folder = sweep.folder / cell.name
     if tested and has_ended(folder):
@@ -150,7 +150,7 @@ def _compute(sweep: Sweep, cell: Cell, tested: bool = True) -> str:
 def _run_children(
     sweep: Sweep, cells: Sequence[Cell], jobs: int, ended: Callable[[Cell, str], None]
 ) -> None:
-    """Computes cells in at most ``jobs`` processes; where this process is asked to
+    """Computes cells in at most ``jobs`` processes. Where this process is asked to
     end, they save and end too."""
     context = multiprocessing.get_context("spawn")
     waiting = list(cells)
@@ -191,7 +191,7 @@ def _last_words(sweep: Sweep, cell: Cell, code: int | None) -> str:
 
 
 def _child(sweep: Sweep, cell: Cell, slot: int, jobs: int) -> None:
-    """Computes a cell in a process that writes to the cell's log; the last line of a
+    """Computes a cell in a process that writes to the cell's log. The last line of a
     failure says why."""
     with (sweep.folder / f"{cell.name}.log").open("ab") as file:
         for stream in (1, 2):
@@ -221,7 +221,7 @@ def read_row(sweep: Sweep, cell: Cell) -> Row:
     """Returns the figures of a cell by name, unrounded: the state of its run, the step
     and judgement of its best checkpoint, and its score on the test split. Over noise
     that is the mean over the test gammas, the score at training's, and the mean above
-    it. None for those that are not finite; a run that failed has none.
+    it. None for those that are not finite. A run that failed has none.
     """
     folder = sweep.folder / cell.name
     state = read_status(folder).get("state", "")

@@ -33,7 +33,7 @@ def search(sweep: Sweep, cell: Cell, train: Callable[[Cell, bool], str]) -> str:
     Args:
       sweep: has the ranges, and the number of trials.
       cell: the values of all other axes.
-      train: trains a cell, and tests it if the second argument is true; returns why it
+      train: trains a cell, and tests it if the second argument is true. Returns why it
         failed, or "".
     """
     study = _study(sweep, cell)
@@ -94,8 +94,8 @@ def _study(sweep: Sweep, cell: Cell) -> optuna.Study:
 
 
 def _plan(sweep: Sweep, cell: Cell, study: optuna.Study) -> tuple[Any, Any] | None:
-    """Returns a trial that was interrupted, or a new one, and its lock; None if there
-    is none left."""
+    """Returns a trial that was interrupted, or a new one, and its lock, or None if
+    there is none left."""
 
     def lock_of(number: int) -> filelock.BaseFileLock:
         return filelock.FileLock(

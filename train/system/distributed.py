@@ -23,7 +23,7 @@ from ..config.errors import UserError
 from ..config.run import Membership
 from .machine import USAGE_ERROR, handling, order_collectives
 
-# Until a dead peer is noticed; JAX's default is 100 s.
+# Until a dead peer is noticed. JAX's default is 100 s.
 HEARTBEAT_SECONDS = 10
 # For the others to start, as JAX has it; and until a line says that this process waits.
 JOIN_SECONDS, REMIND_SECONDS = 300, 10
@@ -37,7 +37,7 @@ CLUSTERS = ("auto", "slurm", "ompi", "mpi4py", "gcetpu", "gketpu")
 
 
 def join(member: Membership) -> None:
-    """Joins the other processes, before anything asks for a device; UserError if
+    """Joins the other processes, before anything asks for a device. Raises UserError if
     they do not come together."""
     if member == Membership():
         return
@@ -65,7 +65,7 @@ def join(member: Membership) -> None:
 
 @contextlib.contextmanager
 def _in_time(member: Membership) -> Iterator[None]:
-    """Ends the process with one line if another does not come in time; JAX ends it
+    """Ends the process with one line if another does not come in time. JAX ends it
     by SIGABRT."""
     of = member.cluster
     if member.coordinator is not None:
@@ -105,7 +105,8 @@ def is_first() -> bool:
 
 
 def first_only(log: Callable[[str], None]) -> Callable[[str], None]:
-    """Returns the log of process 0; in other processes, a log that drops every line."""
+    """Returns the log of process 0, and in other processes a log that drops every
+    line."""
     return log if is_first() else lambda _: None
 
 
@@ -123,7 +124,7 @@ def all_of(holds: bool) -> bool:
 
 
 def first_does(act: Callable[[], None]) -> None:
-    """Acts in process 0; an error there is raised in all processes, and none waits
+    """Acts in process 0. An error there is raised in all processes, and none waits
     for it."""
     error: Exception | None = None
     if is_first():
@@ -151,7 +152,7 @@ def fetch(tree: Any) -> Any:
 
 
 class Stop:
-    """Requests to end the run; ``by_hand`` is True after Ctrl-C in this process."""
+    """Requests to end the run. ``by_hand`` is True after Ctrl-C in this process."""
 
     def __init__(self) -> None:
         self._requested = threading.Event()
@@ -162,7 +163,7 @@ class Stop:
         self._requested.set()
 
     def interrupt(self) -> None:
-        """Asks as Ctrl-C does; of many processes, JAX passes a SIGTERM on to the
+        """Asks as Ctrl-C does. Of many processes, JAX passes a SIGTERM on to the
         others."""
         self.by_hand = True
         with contextlib.suppress(OSError):  # Python's own streams may be in use
@@ -177,7 +178,7 @@ class Stop:
             self.ask()
 
     def at(self, step: int) -> bool:
-        """Returns True if the run ends after this step; all processes call it after
+        """Returns True if the run ends after this step. All processes call it after
         each step and get one answer."""
         if jax.process_count() > 1:
             return multihost_utils.reached_preemption_sync_point(step)
@@ -186,7 +187,7 @@ class Stop:
 
 @contextlib.contextmanager
 def stopping() -> Iterator[Stop]:
-    """SIGTERM and Ctrl-C ask to stop within the context; of many processes, JAX
+    """SIGTERM and Ctrl-C ask to stop within the context. Of many processes, JAX
     stops all at one step."""
     stop = Stop()
     with contextlib.ExitStack() as handlers:
@@ -210,8 +211,8 @@ def digest(state: Any, notes: dict[str, Any]) -> list[int]:
 
 
 def weights_checksum(weights: Any) -> int | None:
-    """Returns the CRC-32 of a pytree of NumPy arrays with their paths and shapes;
-    None if it is empty."""
+    """Returns the CRC-32 of a pytree of NumPy arrays with their paths and shapes,
+    or None if it is empty."""
     checksum = None
     for path, leaf in jax.tree.leaves_with_path(weights):
         named = f"{jax.tree_util.keystr(path)}{leaf.shape}".encode()
@@ -272,7 +273,7 @@ def _explicit_options(member: Membership) -> dict[str, Any]:
 
 
 def _require_port(host: str, port: int, coordinator: str) -> None:
-    """Raises UserError if process 0 cannot listen on a port; JAX crashes on one in
+    """Raises UserError if process 0 cannot listen on a port. JAX crashes on one in
     use. No host: on all of them."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

@@ -1,5 +1,5 @@
 """Files and disks: checked before the work, written in one move, and errors reported in
-one line. Any room above may import it; it imports neither JAX nor Orbax.
+one line. Any room above may import it. It imports neither JAX nor Orbax.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ QUOTED = (
 )
 CHECKPOINTS = "checkpoints"  # the folder of a run folder
 PARTIAL = ".partial"  # suffix of a file that is being written
-PROBE = 1 << 16  # bytes; a disk without room for so many has room for nothing
+PROBE = 1 << 16  # bytes. A disk without room for so many has room for nothing
 MAX_LISTED = 5  # run folders in one line
 MAX_DIGITS = 20  # of a whole number of 64 bits
 WRITTEN = "give a folder that `unroll-jax run` wrote"
@@ -114,7 +114,7 @@ def _check_size(size: int, limit: int, where: str, mend: str) -> None:
 
 
 def expanded(path: str, option: str) -> Path:
-    """Returns a path with ~ as the home folder; errors for a bad name or a missing
+    """Returns a path with ~ as the home folder. Errors for a bad name or a missing
     home folder name ``option``."""
     if UNSHOWN.search(path):
         raise UserError(f"{option} must be {PLAIN}, got {path!a}; pass another")
@@ -137,8 +137,8 @@ def caches() -> Path:
 
 
 def check_out(out: Path | str) -> Path:
-    """Returns the folder that --out names, with ~ as the home folder; UserError if
-    it, or one above it, is a file, or holds the checkpoints of a run."""
+    """Returns the folder that --out names, with ~ as the home folder. Raises UserError
+    if it, or one above it, is a file, or holds the checkpoints of a run."""
     folder = expanded(str(out), "--out")
     for place in (folder.absolute(), *folder.absolute().parents):
         # Folders there with a number are read as checkpoints.
@@ -157,9 +157,9 @@ def check_out(out: Path | str) -> Path:
 def check_file(
     out: Path | str, *, overwrite: bool, inputs: Iterable[Path | str | None] = ()
 ) -> Path:
-    """Returns the file that --out names; UserError if it cannot be written. It must be
-    new, or with ``overwrite`` none of the ``inputs``, nor a file of one that is a
-    folder.
+    """Returns the file that --out names. Raises UserError if it cannot be written. It
+    must be new, or with ``overwrite`` none of the ``inputs``, nor a file of one that is
+    a folder.
     """
     path = expanded(str(out), "--out")
     if path.is_dir():
@@ -188,7 +188,7 @@ def check_file(
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Holds the lock of a run folder; the system releases it when the process ends
+    """Holds the lock of a run folder. The system releases it when the process ends
     or is killed."""
     path = folder / ".lock"
     try:
@@ -218,7 +218,7 @@ def system_errors(place: Path | None = None) -> Iterator[None]:
 
 
 def require_writable(folder: Path) -> None:
-    """Writes into a folder, or the nearest one above it, and deletes that; an OSError
+    """Writes into a folder, or the nearest one above it, and deletes that. An OSError
     names the folder."""
     probe = _nearest(folder) / f".probe-{os.getpid()}"
     try:
@@ -237,8 +237,8 @@ def require_regular(path: Path) -> None:
 
 
 def steps_in(folder: Path) -> list[int]:
-    """Returns the steps of the complete checkpoints in a folder, in order; UserError
-    if it is a file."""
+    """Returns the steps of the complete checkpoints in a folder, in order. Raises
+    UserError if it is a file."""
     if folder.exists() and not folder.is_dir():
         raise UserError(
             f"{folder} is a file, not a folder of checkpoints; restore the folder, or"
@@ -287,7 +287,7 @@ def to_bytes(value: Any) -> bytes:
 
 
 def strict_json(content: str | bytes) -> Any:
-    """Reads a JSON text; repeated names, NaN, numbers beyond float and deep nesting
+    """Reads a JSON text. Repeated names, NaN, numbers beyond float and deep nesting
     are a ValueError too."""
     try:
         return json.loads(
@@ -319,7 +319,7 @@ def read_object(
 
 
 def no_run(folder: Path) -> str:
-    """Returns the message for a folder without config.json; it lists the run folders
+    """Returns the message for a folder without config.json. It lists the run folders
     inside."""
     if folder.is_file():
         return f"{folder} is a file, not a run folder; {WRITTEN}"
@@ -368,7 +368,7 @@ def _finite(text: str) -> float:
 
 
 def _whole(text: str) -> int | float:
-    """A whole number of 64 bits; a larger one is a float, as 1e30, which means no
+    """A whole number of 64 bits. A larger one is a float, as 1e30, which means no
     limit in tokenizers' files."""
     return (
         int(text)

@@ -34,7 +34,7 @@ USAGE_ERROR = 2  # exit code of a process that has printed its error in one line
 
 @contextlib.contextmanager
 def handling(number: int, act: Callable[[], None]) -> Iterator[None]:
-    """Acts on a signal within the context, in the main thread; a signal that the shell
+    """Acts on a signal within the context, in the main thread. A signal that the shell
     ignores stays ignored. A second Ctrl-C ends the process by the system's handler, so
     without a traceback.
     """
@@ -100,7 +100,7 @@ def stopping_at_once(*, alone: bool = True) -> Iterator[None]:
 
 def order_collectives(*, processes: bool = False) -> None:
     """Runs collectives on CPUs in one order, if there are simulated devices or many
-    processes. Must run before anything asks for a device; a setting of the user's
+    processes. Must run before anything asks for a device. A setting of the user's
     stays.
     """
     flags = os.environ.get("XLA_FLAGS", "")
@@ -109,7 +109,7 @@ def order_collectives(*, processes: bool = False) -> None:
 
 
 def keep_memory() -> bool:
-    """Makes glibc keep freed memory, unless the user set it; returns True on success.
+    """Makes glibc keep freed memory, unless the user set it. Returns True on success.
     XLA for CPUs allocates memory at every call of a program. From 32 MiB on, glibc maps
     it, which zeroes every page, and unmaps it afterwards.
     """

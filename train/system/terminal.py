@@ -20,7 +20,7 @@ SILENCE = 30.0  # seconds between the lines of a log file
 
 
 def progress(title: str, *, total: int, done: int = 0, shown: bool = True) -> "tqdm":
-    """Returns tqdm's bar over the steps of a run, on a terminal; elsewhere its
+    """Returns tqdm's bar over the steps of a run, on a terminal, and elsewhere its
     lines, at most one every half minute."""
     from tqdm import tqdm  # imported here: `safe_output` is for every command
 
@@ -43,7 +43,7 @@ def progress(title: str, *, total: int, done: int = 0, shown: bool = True) -> "t
 
 @contextlib.contextmanager
 def pausing(bar: "tqdm", work: str) -> Iterator[None]:
-    """Shows on a terminal the work that is done instead of training; its time does
+    """Shows on a terminal the work that is done instead of training. Its time does
     not count for the time left."""
     title = getattr(bar, "desc", "")  # a disabled bar has none
     bar.set_description_str(f"{title}, {work}", refresh=sys.stderr.isatty())

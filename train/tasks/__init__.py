@@ -1,2 +1,2 @@
-"""Tasks: models, batches, layer losses and evaluations, in the frame of `common`; no
+"""Tasks: models, batches, layer losses and evaluations, in the frame of `common`. No
 task imports another."""

@@ -37,7 +37,7 @@ START: dict[str, Any] = {
 
 
 def check_noise(gamma: float, seed: int) -> None:
-    """Raises a `UserError` for noise that a prediction cannot have; the noise of
+    """Raises a `UserError` for noise that a prediction cannot have. The noise of
     training has the same range."""
     if not 0.0 <= gamma <= LARGEST:
         raise OptionError("gamma", f"finite, from 0 to {LARGEST:g}", gamma)
@@ -55,7 +55,7 @@ def with_reference(config: C, usual: Any, share: float) -> C:
 
 
 def logged(given: ConstrainedConfig, task: Task, log: Log) -> Task:
-    """Returns a task; logs a default bound that is made from the data."""
+    """Returns a task. Logs a default bound that is made from the data."""
     reference = task.options.constraints.reference
     if given.enforces and given.constraints.reference != reference:
         log(f"--constraints.reference {reference:g}, from the data's losses")
@@ -104,7 +104,7 @@ def train_batches(data: Any, batch_size: int) -> Callable[..., Iterator[Any]]:
 
 
 def on_batches(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``(params, batch, *others) -> arrays of NumPy``, jitted; batches are put on
+    """``(params, batch, *others) -> arrays of NumPy``, jitted. Batches are put on
     the mesh of the parameters."""
     compiled = jax.jit(function)
     return lambda params, batch, *others: fetch(
@@ -185,7 +185,7 @@ def pictures_of(
 
 
 def to_bytes(values: Float[np.ndarray, "..."]) -> UInt8[np.ndarray, "..."]:
-    """Converts a model's pixels in [0, 1] to 0..255; a `UserError` where one is not
+    """Converts a model's pixels in [0, 1] to 0..255. Raises `UserError` if one is not
     finite."""
     if not np.isfinite(values).all():
         raise UserError(

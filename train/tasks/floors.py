@@ -47,7 +47,7 @@ def fit_linear(
                              + D (D + s^2 (1 - \tfrac1T))^+ (y_t - \bar y)
 
     with M and D the covariances of the clean temporal means and of the deviations, and
-    s^2 the noise's variance. All sequences have T frames; the variance is of pixels in
+    s^2 the noise's variance. All sequences have T frames. The variance is of pixels in
     [0, 1].
     """
     count, length = 0, 1

@@ -77,12 +77,12 @@ class _Reached(NamedTuple):
       error, constant: as in `LipschitzBound`.
     """
 
-    z: Array
-    reach: Array
-    error: Array
+    z: np.ndarray
+    reach: np.ndarray
+    error: np.ndarray
     constant: float
 
-    def ball(self) -> Array:
+    def ball(self) -> np.ndarray:
         """The distance of computed states from z, at most."""
         return self.reach + self.error
 
@@ -102,10 +102,10 @@ class _Potential(NamedTuple):
     """
 
     params: ConvexPotentialParams
-    sigma: Monotone
-    inverse: Array
-    root: Array
-    difference: Array
+    sigma: Callable[[Array], Array]
+    inverse: Any
+    root: Any
+    difference: Any
     of_sizes: float
     smoothness: float
     products: float
@@ -178,15 +178,15 @@ def lipschitz(
             "parts, x and radius must be known, got a traced value; call lipschitz"
             " outside of jax.jit"
         )
-    radius = np.asarray(radius, np.float64)
+    radius = np.asarray(radius, float)
     require(np.all(radius >= 0.0), "radius", "be at least 0", radius)
 
-    sigma = resolve_monotone(activation)
+    sigma = jax.tree_util.Partial(resolve_monotone(activation).value)
     unit = float(jnp.finfo(dtype).eps) / 2
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), np.errstate(all="ignore"):
         z = _rounded(x, dtype)
-        reach = jnp.broadcast_to(radius, z.shape[:1])
-        state = _Reached(z, reach, jnp.zeros_like(reach), 1.0)
+        reach = np.broadcast_to(radius, z.shape[:1])
+        state = _Reached(z, reach, np.zeros_like(reach), 1.0)
         for part in _single(parts, dtype):
             if callable(part):
                 state = _behind_function(part, state, unit)
@@ -199,13 +199,12 @@ def lipschitz(
                 else:
                     state = _behind_equilibrium(layer, state, strength, tol)
         size = SLACK * (_lengths(state.z) + state.ball())
-    numbers = map(np.asarray, (state.error, size, reach))
-    return LipschitzBound(state.constant, *numbers)
+    return LipschitzBound(float(state.constant), state.error, size, reach)
 
 
-def _rounded(array: Any, dtype: Any) -> Array:
+def _rounded(array: Any, dtype: Any) -> np.ndarray:
     """What the network gets of an array, in float64."""
-    return jnp.asarray(array, dtype).astype(jnp.float64)
+    return np.asarray(array, dtype).astype(float)
 
 
 def _single(parts: tuple[Any, ...], dtype: Any) -> Iterator[Any]:
@@ -221,10 +220,8 @@ def _single(parts: tuple[Any, ...], dtype: Any) -> Iterator[Any]:
             got = type(part).__name__ if shape is None else f"shape {shape}"
             require(shape is not None and len(shape) == 2, "parts", allowed, got)
         wide = jax.tree.map(lambda leaf: _rounded(leaf, dtype), part)
-        if not is_layer or wide.b.ndim == 1:
-            yield wide
-            continue
-        for place in range(len(wide.b)):
+        stacked = is_layer and wide.b.ndim > 1
+        for place in range(len(wide.b)) if stacked else [...]:
             yield jax.tree.map(operator.itemgetter(place), wide)
 
 
@@ -232,16 +229,16 @@ def _behind_function(
     function: Callable[..., Any], state: _Reached, unit: float
 ) -> _Reached:
     """States behind a function that is 1-Lipschitz."""
-    z = function(state.z)
-    size = jnp.maximum(_lengths(state.z), _lengths(z)) + state.ball()
+    z = np.asarray(function(jnp.asarray(state.z)))
+    size = np.maximum(_lengths(state.z), _lengths(z)) + state.ball()
     error = state.error + SLACK * _gamma(MAX_WINDOW, unit) * size
     return state._replace(z=z, error=error)
 
 
-def _behind_matrix(M: Array, state: _Reached, unit: float) -> _Reached:
+def _behind_matrix(M: np.ndarray, state: _Reached, unit: float) -> _Reached:
     constant = _norm(M)
-    sizes = jnp.abs(M)
-    of_sizes = _lengths(jnp.abs(state.z) @ sizes) + _norm(sizes) * state.ball()
+    sizes = np.abs(M)
+    of_sizes = _lengths(np.abs(state.z) @ sizes) + _norm(sizes) * state.ball()
     return _Reached(
         state.z @ M,
         constant * state.reach,
@@ -252,8 +249,8 @@ def _behind_matrix(M: Array, state: _Reached, unit: float) -> _Reached:
 
 def _behind_step(layer: _Potential, state: _Reached, step_size: float) -> _Reached:
     """States behind z - a grad psi(z)."""
-    moved = step_size * _gradient(layer, state.z)
-    local, drift, size = _gradient_errors(layer, state.z, state.ball())
+    moved = step_size * np.asarray(_gradient(layer, state.z))
+    local, drift, size = jax.device_get(_gradient_errors(layer, state.z, state.ball()))
     rounding = 3.0 * layer.unit * (_lengths(state.z) + state.ball() + step_size * size)
     # The Jacobian has eigenvalues in [1 - a |Hessian|, 1].
     constant = max(1.0, step_size * layer.smoothness - 1.0)
@@ -270,19 +267,19 @@ def _behind_equilibrium(
 ) -> _Reached:
     """States behind x - 2 z with z = c grad psi(z + x)."""
     x = state.z
-    z = jnp.zeros_like(x)
+    z = np.zeros_like(x)
     for _ in range(ITERATIONS):
-        z = strength * _gradient(layer, z + x)
+        z = strength * np.asarray(_gradient(layer, z + x))
 
     rate = strength * layer.smoothness
     # At rates of 1 and above there need be no equilibrium.
     slope = rate / (1.0 - rate) if rate < 1.0 else math.inf
     size = _lengths(z) + slope * state.ball()
-    unsolved = drift = jnp.zeros_like(size)
+    unsolved = drift = 0.0
     # The second time with the distance of the last iterates from the equilibrium.
     for _ in range(2):
         ball = (1.0 + slope) * state.ball() + 2.0 * unsolved
-        local, drift, _ = _gradient_errors(layer, z + x, ball)
+        local, drift, _ = jax.device_get(_gradient_errors(layer, z + x, ball))
         local = strength * local + 3.0 * layer.unit * (size + _lengths(x) + ball)
         # The last iterate is within (tol |f| + local) / (1 - rate) of the equilibrium,
         # and one more evaluation is returned.
@@ -298,20 +295,27 @@ def _behind_equilibrium(
     )
 
 
+_conv_norm_bound = jax.jit(
+    conv_norm_bound, static_argnames=("image_shape", "num_squarings")
+)
+_relative_q = jax.jit(relative_q)
+_scaling = jax.jit(potential_scaling, static_argnums=1)
+
+
 def _potential(
-    params: ConvexPotentialParams, sigma: Monotone, z: Array, unit: float
+    params: ConvexPotentialParams, sigma: Any, z: np.ndarray, unit: float
 ) -> _Potential:
     """The norms of a potential on states like z."""
     W, b, log_q = params
     is_dense = W.ndim == 2
-    image_shape = None if is_dense else (z.shape[1], z.shape[2])
-    taps = 1 if is_dense else W.shape[0] * W.shape[1]
+    image_shape = None if is_dense else z.shape[1:3]
+    taps = math.prod(W.shape[:-2])
     # The sums over the taps bound the symbol of the convolution at each frequency.
-    matrix = jnp.abs(W) if is_dense else jnp.sum(jnp.abs(W), axis=(0, 1)).T
-    fan_out, fan_in = taps * matrix.shape[0], taps * matrix.shape[1]
+    matrix = np.abs(W) if is_dense else np.abs(W).sum((0, 1)).T
+    fan_out, fan_in = (taps * size for size in matrix.shape)
 
-    T = potential_scaling(params, image_shape)
-    both = unit + float(jnp.finfo(jnp.float64).eps)  # T is rounded here too
+    T = np.asarray(_scaling(params, image_shape))
+    both = unit + np.finfo(float).eps  # T is rounded here too
     if log_q is None:
         # of the squared Gram matrices of `matrix_norm_bound`
         least = T * (1.0 - 4.0 * _gamma(fan_in, both) * math.sqrt(fan_in))
@@ -320,28 +324,28 @@ def _potential(
         # Terms of the entries of W W^T cancel, except on the diagonal. Those of their
         # weighted sum do not.
         terms = 4 * taps + len(b) + RATIO_UNITS
-        of_sizes = potential_scaling(params._replace(W=jnp.abs(W)), image_shape)
+        of_sizes = np.asarray(_scaling(params._replace(W=np.abs(W)), image_shape))
         lost = _gamma(fan_in, both) * of_sizes + _gamma(terms, both) * T
-        squares = jnp.sum(W**2, axis=1 if is_dense else (0, 1, 2))
-        least = jnp.maximum(T - lost, (1.0 - _gamma(fan_in + terms, both)) * squares)
-        overlap = T * relative_q(log_q)
+        squares = (W**2).sum(1 if is_dense else (0, 1, 2))
+        least = np.maximum(T - lost, (1.0 - _gamma(fan_in + terms, both)) * squares)
+        overlap = T * np.asarray(_relative_q(log_q))
 
     # No certificate where a unit may be too small for an effect, or 1 / T be 0.
-    limits = jnp.finfo(jnp.float32 if unit > 1e-10 else jnp.float64)
-    within = (overlap > 2.0 * smallest_overlap(unit)) & (0.1 * float(limits.max) > T)
-    least = jnp.where(within, least, jnp.nan)
+    limits = np.finfo(np.float32 if unit > 1e-10 else float)
+    within = (overlap > 2.0 * smallest_overlap(unit)) & (0.1 * limits.max > T)
+    least = np.where(within, least, np.nan)
     absent = T == 0.0
-    inverse = jnp.where(absent, 0.0, 1.0 / jnp.where(absent, 1.0, T))
+    inverse = np.where(absent, 0.0, 1.0 / T)
     # of the computed 1 / T to it, at most
-    ratio = T / jnp.where(absent, 1.0, least) * (1.0 + INVERSE_UNITS * both)
-    root = jnp.sqrt(ratio * inverse)
+    ratio = T / np.where(absent, 1.0, least) * (1.0 + INVERSE_UNITS * both)
+    root = np.sqrt(ratio * inverse)
 
     # W^T T^-1 W <= I, and the ratio
-    smoothness = float(jnp.max(jnp.where(absent, 0.0, ratio), initial=0.0))
-    if image_shape is None:
+    smoothness = np.max(ratio, initial=0.0)
+    if is_dense:
         smoothness = min(smoothness, _norm(root[:, None] * W) ** 2)
     else:
-        norm = conv_norm_bound(root * W, image_shape, num_squarings=SQUARINGS)
+        norm = _conv_norm_bound(root * W, image_shape, num_squarings=SQUARINGS)
         smoothness = min(smoothness, float(norm) ** 2)
     return _Potential(
         params,
@@ -357,13 +361,15 @@ def _potential(
     )
 
 
+@jax.jit
 def _gradient(layer: _Potential, z: Array) -> Array:
     """grad psi(z) with the exact T."""
     W, b, _ = layer.params
-    activated = layer.sigma.value(opteq_linear(W, z) + b)
+    activated = layer.sigma(opteq_linear(W, z) + b)
     return transposed_linear(W, layer.inverse * activated)
 
 
+@jax.jit
 def _gradient_errors(
     layer: _Potential, z: Array, ball: Array
 ) -> tuple[Array, Array, Array]:
@@ -371,9 +377,9 @@ def _gradient_errors(
     rounding of T, and its norm in the ball."""
     W, b, _ = layer.params
     sizes = jnp.abs(W)
-    gain = math.sqrt(layer.smoothness)
-    activated = jnp.abs(layer.sigma.value(opteq_linear(W, z) + b))
-    resting = jnp.abs(layer.sigma.value(jnp.zeros_like(activated)))
+    gain = jnp.sqrt(layer.smoothness)
+    activated = jnp.abs(layer.sigma(opteq_linear(W, z) + b))
+    resting = jnp.abs(layer.sigma(jnp.zeros_like(activated)))
 
     # Norms weighted by T^-1/2: of W z + b, of its activation, of the products with W^T.
     terms = opteq_linear(sizes, jnp.abs(z)) + jnp.abs(b)
@@ -390,17 +396,17 @@ def _gradient_errors(
     return error, drift, gain * size
 
 
-def _lengths(z: Array) -> Array:
+def _lengths(z: Any) -> Any:
     """The Euclidean norm of each example, (n,)."""
-    return jnp.sqrt(jnp.sum(z**2, axis=tuple(range(1, z.ndim))))
+    return (z**2).sum(axis=tuple(range(1, z.ndim))) ** 0.5
 
 
-def _norm(M: Array) -> float:
+def _norm(M: np.ndarray) -> float:
     """The spectral norm, rounded up; NaN for weights that are not finite."""
     if not np.all(np.isfinite(M)):
         return math.nan
-    units = sum(M.shape) * float(jnp.finfo(jnp.float64).eps)
-    return float(np.linalg.norm(np.asarray(M), 2)) * (1.0 + units)
+    units = sum(M.shape) * np.finfo(float).eps
+    return np.linalg.norm(M, 2) * (1.0 + units)
 
 
 def _gamma(terms: int | float, unit: float) -> float:

@@ -1,7 +1,8 @@
 """Bounds on the loss of every layer as constraints: stepwise, cumulative, or levels."""
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ from unroll_jax.arguments import (
     require,
 )
 from unroll_jax.constrained import trees
-from unroll_jax.constrained.constraint import Constraint, batch_violations
+from unroll_jax.constrained.constraint import Constraint, SharedColumns
 
 __all__ = ["BOUNDS", "descent_constraints", "level_constraints"]
 
@@ -138,23 +139,24 @@ def descent_constraints(
     form = form or ("ratio" if cumulative else "difference")
     proxy = (form != "difference") if proxy is None else proxy
 
-    def make(depth: int) -> Constraints:
+    def make(depth: int) -> _Limits:
         kept = 1.0 - _for_each("alpha", shares, depth)
         lowered = 1.0 - _for_each("margin", margins, depth)
         if cumulative:
             levels = np.maximum((reference or 0.0) * np.cumprod(kept), floor) * lowered
-            limits: list[Limit] = levels.tolist()
+            limits = _Limits(np.zeros(depth), levels)
         else:
-            pairs = np.column_stack([kept * lowered, floor * lowered]).tolist()
-            limits = [
-                _share_of_the_layer_before(share, least, proxy)
-                for share, least in pairs
-            ]
-        if reference is not None:
-            limits = [float(reference), *limits]
-        return _constraints(limits, depth, form, of_samples=of_samples)
+            least = floor * lowered if floor > 0.0 else np.full(depth, -np.inf)
+            limits = _Limits(kept * lowered, least, proxy)
+        if reference is None:
+            return limits
+        return _Limits(
+            np.append(0.0, limits.shares), np.append(reference, limits.least), proxy
+        )
 
-    return _violations(make, form) if num_layers is None else make(num_layers)
+    if num_layers is None:
+        return _violations(make, form)
+    return _constraints(make(num_layers), num_layers, form, of_samples=of_samples)
 
 
 @overload
@@ -194,62 +196,74 @@ def level_constraints(
     """
     numbers = trees.as_numbers("levels", levels, POSITIVE, each="layer")
 
-    def make(depth: int) -> Constraints:
+    def make(depth: int) -> _Limits:
         fits = numbers.ndim == 0 or numbers.size in (1, depth, depth + 1)
         wanted = f"be 1, {depth} or {depth + 1} numbers, for f_0..f_{depth}"
         require(fits, "levels", wanted, numbers.size)
         each = np.broadcast_to(numbers, depth) if numbers.ndim == 0 else numbers
-        return _constraints(each.tolist(), depth, form)
+        return _Limits(np.zeros(each.size), each)
 
-    return _violations(make, form) if num_layers is None else make(num_layers)
-
-
-# A bound on a layer: a number, or a function of the loss of the layer before.
-Limit = float | Callable[[Array], Array]
+    if num_layers is None:
+        return _violations(make, form)
+    return _constraints(make(num_layers), num_layers, form)
 
 
-def _share_of_the_layer_before(share: float, floor: float, proxy: bool) -> Limit:
-    def limit(before: Array) -> Array:
-        before = jax.lax.stop_gradient(before) if proxy else before
-        bound = share * before
-        return jnp.maximum(bound, floor) if floor > 0.0 else bound
+class _Limits(NamedTuple):
+    """Bounds on the losses of the last layers.
 
-    return limit
+    Attributes:
+      shares: (C,), shares of the loss of the layer before; 0 for a number as bound.
+      least: (C,), these numbers, or the least bounds, -inf for none.
+      proxy: whether the loss of the layer before is a constant in gradients.
+    """
+
+    shares: np.ndarray
+    least: np.ndarray
+    proxy: bool = True
+
+    def of(self, losses: Array) -> Array:
+        """Returns the bounds (..., C) at losses (..., L + 1)."""
+        shares = jnp.asarray(self.shares, losses.dtype)
+        least = jnp.asarray(self.least, losses.dtype)
+        before = _before(losses)[..., -len(self.shares) :]
+        return _bound(before, shares, least, self.proxy)
+
+
+def _before(losses: Array) -> Array:
+    """The loss before every layer. Nothing is before f_0, whose bound is a number."""
+    return jnp.concatenate([losses[..., :1], losses[..., :-1]], axis=-1)
+
+
+def _bound(before: Array, share: Any, least: Any, proxy: bool) -> Array:
+    before = jax.lax.stop_gradient(before) if proxy else before
+    return jnp.where(share > 0.0, jnp.maximum(share * before, least), least)
 
 
 def _constraints(
-    limits: Sequence[Limit], depth: int, form: str, *, of_samples: bool = False
+    limits: _Limits, depth: int, form: str, *, of_samples: bool = False
 ) -> Constraints:
-    """Constraints from the bounds of the last layers of ``depth``."""
+    """Constraints on the last layers of ``depth``."""
     of_samples = of_samples and form != "difference"
-    layers = range(depth + 1 - len(limits), depth + 1)
+    sums = functools.partial(_sums, limits, depth, form, of_samples)
+    first = depth + 1 - len(limits.shares)
     return {
-        f"layer {layer}" if layer else "f_0": _constraint(
-            layer, limit, form, of_samples
+        f"layer {first + index}" if first + index else "f_0": _constraint(
+            SharedColumns(sums, index), limits, form, of_samples
         )
-        for layer, limit in zip(layers, limits, strict=True)
+        for index in range(len(limits.shares))
     }
 
 
-def _constraint(layer: int, limit: Limit, form: str, of_samples: bool) -> Constraint:
-    def bound(means: dict[str, Array]) -> Array:
-        if callable(limit):
-            return limit(means["before"])
-        return jnp.asarray(limit, means["loss"].dtype)
+def _constraint(
+    columns: SharedColumns, limits: _Limits, form: str, of_samples: bool
+) -> Constraint:
+    share = limits.shares[columns.place].item()
+    least = limits.least[columns.place].item()
 
-    def columns(outputs: Any, batch: Any) -> dict[str, tuple[Array, int]]:
-        losses = jnp.atleast_2d(trees.widen("layer_losses", outputs))
-        fits = losses.ndim == 2 and losses.shape[1] > layer
-        wanted = f"be (samples, L + 1) or (L + 1,) with L of at least {layer}"
-        require(fits, "layer_losses", wanted, f"shape {losses.shape}")
-        each = {"loss": losses[:, layer]}
-        if callable(limit):
-            each["before"] = losses[:, layer - 1]
-        if form != "difference":
-            each = trees.within("layer_losses", each, trees.NOT_NEGATIVE)
-        if of_samples:
-            each = {"quotient": _quotient(each["loss"], bound(each), form)}
-        return {name: (jnp.sum(one), len(losses)) for name, one in each.items()}
+    def bound(means: dict[str, Array]) -> Array:
+        if share:
+            return _bound(means["before"], share, least, limits.proxy)
+        return jnp.asarray(least, means["loss"].dtype)
 
     if of_samples:
         at_most = 1.0 if form == "ratio" else 0.0
@@ -263,8 +277,36 @@ def _constraint(layer: int, limit: Limit, form: str, of_samples: bool) -> Constr
         )
     scale = 1.0 if form == "difference" else lambda means: _scale(bound(means))
     # a number stays one, for the reader of a constraint
-    stated: Any = bound if callable(limit) else limit
+    stated: Any = bound if share else least
     return Constraint(columns, lambda means: means["loss"], stated, scale=scale)
+
+
+def _sums(
+    limits: _Limits, depth: int, form: str, of_samples: bool, outputs: Any, batch: Any
+) -> list[dict[str, tuple[Array, int]]]:
+    """The columns of all constraints, in their order."""
+    losses = jnp.atleast_2d(trees.widen("layer_losses", outputs))
+    fits = losses.ndim == 2 and losses.shape[1] > depth
+    wanted = f"be (samples, L + 1) or (L + 1,) with L of at least {depth}"
+    require(fits, "layer_losses", wanted, f"shape {losses.shape}")
+    count = len(limits.shares)
+    first = depth + 1 - count
+    relative = bool(np.any(limits.shares))
+    losses = losses[:, max(first - relative, 0) : depth + 1]
+    if form != "difference":
+        losses = trees.within("layer_losses", losses, trees.NOT_NEGATIVE)
+    each = {"loss": losses[:, -count:]}
+    if of_samples:
+        each = {"quotient": _quotient(each["loss"], limits.of(losses), form)}
+    elif relative:
+        each["before"] = _before(losses)[:, -count:]
+    sums = {name: jnp.unstack(jnp.sum(one, axis=0)) for name, one in each.items()}
+
+    def pairs(index: int) -> dict[str, tuple[Array, int]]:
+        names = [name for name in sums if name != "before" or limits.shares[index]]
+        return {name: (sums[name][index], len(losses)) for name in names}
+
+    return [pairs(index) for index in range(count)]
 
 
 def _quotient(losses: Array, bounds: Array, form: str) -> Array:
@@ -301,24 +343,25 @@ def _for_each(name: str, numbers: np.ndarray, count: int) -> np.ndarray:
     return np.broadcast_to(numbers, count)
 
 
-def _violations(make: Callable[[int], Constraints], form: str) -> Violations:
-    """The violations of constraints as a function of the losses of any depth."""
+def _violations(make: Callable[[int], _Limits], form: str) -> Violations:
+    """The violations as a function of the losses of any depth."""
 
     def violations(layer_losses: Any) -> Array:
         losses = trees.as_losses("layer_losses", layer_losses)
         several = losses.ndim >= 1 and losses.shape[-1] >= 2
         wanted = "hold f_0..f_L with L >= 1"
         require(several, "layer_losses", wanted, f"shape {losses.shape}")
-        # known here, and traced below
+        limits = make(losses.shape[-1] - 1)
+        wide = trees.widen("layer_losses", losses)
         if form != "difference":
-            trees.check_known("layer_losses", losses, trees.NOT_NEGATIVE)
-        constraints = make(losses.shape[-1] - 1)
-
-        def of_one(losses: Array) -> Array:
-            smooth, _ = batch_violations(constraints, losses, None)
-            return jnp.stack(list(smooth.values()))
-
-        each = jnp.vectorize(of_one, signature="(l)->(c)")(losses)
-        return each.astype(losses.dtype)
+            wide = trees.within("layer_losses", wide, trees.NOT_NEGATIVE)
+        bounds = limits.of(wide)
+        of_layers = wide[..., -len(limits.shares) :]
+        if form == "log_ratio":
+            excess = _quotient(of_layers, bounds, form)
+        else:
+            scale = _scale(bounds) if form == "ratio" else 1.0
+            excess = (of_layers - bounds) / scale
+        return excess.astype(losses.dtype)
 
     return violations

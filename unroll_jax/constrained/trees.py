@@ -277,6 +277,8 @@ def keep_if_finite(violations: PyTree[Array], after: Any, before: Any) -> Any:
     """Returns ``after``, or ``before`` with one more skipped call."""
     leaves = jax.tree.leaves(violations)
     finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
+    # without it XLA for CPUs computes it again for every leaf
+    finite = jax.lax.optimization_barrier(finite)
     kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), after, before)
     missed = jnp.logical_not(finite).astype(before.skipped.dtype)
     return kept._replace(skipped=before.skipped + missed)

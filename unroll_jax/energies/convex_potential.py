@@ -337,14 +337,27 @@ def _inverse_scaling(params: ConvexPotentialParams, z: Array) -> Array:
 
 
 def _absolute_autocorrelation(W: Float[Array, "k k i o"]) -> Float[Array, "o o"]:
-    """Returns the sums over all shifts of |K(shift)|, by one product."""
-    rows, columns, inner, outer = W.shape
-    margins = [(rows - 1, rows - 1), (columns - 1, columns - 1), (0, 0), (0, 0)]
-    padded = jnp.pad(W, margins)
-    shifted = []
-    for down in range(2 * rows - 1):
-        for right in range(2 * columns - 1):
-            shifted.append(padded[down : down + rows, right : right + columns])
-    flat = jnp.stack(shifted).reshape(len(shifted), rows * columns * inner, outer)
-    correlation = jnp.tensordot(flat, W.reshape(-1, outer), [[1], [0]])
-    return jnp.sum(jnp.abs(correlation), axis=0)
+    """Returns the sums over all shifts of |K(shift)|, by one product.
+
+    K at the opposite shift is the transpose of K, so half of the shifts are enough.
+    """
+    rows, columns, _, outer = W.shape
+    sides = range(1 - columns, columns)
+    half = [
+        (down, side) for down in range(rows) for side in sides if (down, side) > (0, 0)
+    ]
+    flat = W.reshape(-1, outer)
+    unshifted = jnp.abs(flat.T @ flat)
+    if not half:
+        return unshifted
+    padded = jnp.pad(W, [(0, rows - 1), (columns - 1, columns - 1), (0, 0), (0, 0)])
+
+    def shifted(shift: Array) -> Array:
+        start = (shift[0], shift[1] + columns - 1, 0, 0)
+        return jax.lax.dynamic_slice(padded, start, W.shape)
+
+    # One gather: slices of their own take seconds to compile.
+    every = jax.vmap(shifted)(jnp.array(half)).reshape(len(half), -1, outer)
+    correlation = jnp.tensordot(every, flat, [[1], [0]])
+    one_side = jnp.sum(jnp.abs(correlation), axis=0)
+    return unshifted + one_side + one_side.T

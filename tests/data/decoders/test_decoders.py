@@ -90,7 +90,7 @@ print(shared["layers"]["up"]["kernel"].addressable_shards[0].data.shape)
 
 @pytest.mark.slow
 def test_weights_are_the_same_however_many_devices_share_them_out(write_folder):
-    """Matrices over both axes of the mesh; heads of keys are as many as the axis of
+    """Matrices over both axes of the mesh. Heads of keys are as many as the axis of
     them."""
     assert on_eight_devices(f"FOLDER = {str(write_folder())!r}\n{SHARED_OUT}") == [
         "True",

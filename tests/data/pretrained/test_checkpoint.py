@@ -53,6 +53,16 @@ def test_other_names_of_the_same_tensors_are_known(write_folder, names):
     assert sorted(pretrained.head) == ["hidden"]
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_weights_of_any_floating_dtype_become_float32(write_folder, dtype):
+    stored = {name: one.astype(dtype) / 3 for name, one in bert_tensors().items()}
+    pretrained = reads(write_folder(tensors=stored))
+    leaves = jax.tree.leaves((pretrained.params, pretrained.head))
+    assert {leaf.dtype for leaf in leaves} == {np.dtype(np.float32)}
+    query = stored["bert.encoder.layer.1.attention.self.query.weight"]
+    np.testing.assert_array_equal(query_of(pretrained, 1), query.T.astype(np.float32))
+
+
 def plain(name):
     return name.removeprefix("bert.")
 

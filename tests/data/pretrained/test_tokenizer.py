@@ -88,6 +88,10 @@ def vocabulary_fills_memory(contents):
     contents["model"]["vocab"]["never"] = 2**31
 
 
+def padding_fills_memory(contents):
+    contents["padding"]["strategy"] = {"Fixed": 2**31}
+
+
 def special_beyond(contents):
     contents["post_processor"]["special_tokens"]["[SEP]"]["ids"] = [99]
 
@@ -97,6 +101,7 @@ def special_beyond(contents):
     [
         (special_beyond, ["'[SEP]' has number 99, config.json has a vocabulary of 20"]),
         (vocabulary_fills_memory, ["tokenizer.json", "2147483648"]),
+        (padding_fills_memory, ["tokenizer.json", "2147483648"]),
         (
             no_unknown,
             ["cannot be used as a tokenizer (WordLevel error: Missing [UNK] token"],

@@ -13,6 +13,7 @@ from tests import reference
 from tests.energies.attention.examples import NO_WEIGHT, of_every_rho, tokens
 from tests.energies.comparing import both
 from tests.marks import in_float64, nightly
+from tests.reference import jax_array
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import AttentionParams
 from unroll_jax.energies.attention.causal import causal_attention
@@ -102,7 +103,7 @@ def test_fixed_points_are_tokens_like_the_first(form):
 @every_form
 def test_tokens_in_blocks_are_the_same_as_all_at_once(form):
     """Blocks of four do not divide six tokens, and some of those are absent."""
-    there = jnp.asarray(np.arange(6) != np.array([[2], [5]]))
+    there = jax_array(np.arange(6) != np.array([[2], [5]]))
     arguments = (
         AttentionParams(tokens(2, (3, 2))),
         tokens(0, (2, 6, 3)),

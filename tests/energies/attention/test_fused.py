@@ -12,6 +12,7 @@ import unroll_jax as uj
 from tests import reference
 from tests.energies.attention.examples import NO_WEIGHT
 from tests.marks import in_float64
+from tests.reference import jax_array
 from unroll_jax.descent import Anchor
 from unroll_jax.energies.attention import kernel_choice, pairwise
 from unroll_jax.energies.attention.fused import fused_softmax_step
@@ -22,9 +23,7 @@ N, DIM, RANK = 9, 6, 4
 
 def draw(*batch, dtype="float32"):
     rng = np.random.default_rng(0)
-    return tuple(
-        jnp.asarray(rng.normal(size=(*batch, N, k)), dtype) for k in (RANK, DIM)
-    )
+    return tuple(jax_array(rng.normal(size=(*batch, N, k)), dtype) for k in (RANK, DIM))
 
 
 def by_xla(z, values, present=None):
@@ -60,7 +59,7 @@ def test_the_call_is_softmax_attention_with_beta(dtype, scale, tolerances):
 def test_its_gradients_are_those_of_the_step():
     """Through beta too, which a bias of the primitive would lose in a batch."""
     _, values = draw(2)
-    present = jnp.asarray(np.arange(N) < np.array([[5], [N]]))
+    present = jax_array(np.arange(N) < np.array([[5], [N]]))
     weight = np.where(
         np.asarray(present)[..., None],
         np.cos(np.arange(values.size)).reshape(values.shape),

@@ -12,6 +12,7 @@ import pytest
 
 import unroll_jax as uj
 from tests.energies.attention.examples import CAUCHY, NO_WEIGHT, numbered, tokens
+from tests.reference import jax_array
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import AttentionParams
 from unroll_jax.energies.attention import kernel, kernel_choice
@@ -114,7 +115,7 @@ def test_values_and_gradients_are_those_of_attention_in_float32(case, dtype):
         **options,
     )
     W_a = np.float32(tokens(2, (DIM, RANK))) if learned else None
-    y, x = (jnp.asarray(tokens(seed, (2, N, DIM)), dtype) for seed in (0, 1))
+    y, x = (jax_array(tokens(seed, (2, N, DIM)), dtype) for seed in (0, 1))
     present = np.arange(N) < np.array([[13], [0]] if padded else [[N], [N]])
     given = (
         AttentionParams(W_a),
@@ -148,8 +149,8 @@ def test_values_and_gradients_are_those_of_attention_in_float32(case, dtype):
 @pytest.mark.usefixtures("interpreted")
 def test_several_heads_take_it_too():
     options = {"num_heads": 2, "rank": 1, "rho": "log", "ridge": 0.3}
-    y = jnp.asarray(tokens(0, (N, DIM)), jnp.float32)
-    present = jnp.asarray(np.arange(N) < 17)
+    y = jax_array(tokens(0, (N, DIM)), np.float32)
+    present = jax_array(np.arange(N) < 17)
     layers = (
         uj.multihead_attention(DIM, **options, kernel="pallas", block=32),
         uj.multihead_attention(DIM, **options),
@@ -165,7 +166,7 @@ def test_several_heads_take_it_too():
 
 @pytest.mark.usefixtures("interpreted", "x64")
 def test_step_and_energy_alone_are_those_of_both():
-    y = jnp.asarray(tokens(0, (N, DIM)), jnp.float32)
+    y = jax_array(tokens(0, (N, DIM)), np.float32)
     layer = uj.attention(rho="log", kernel="pallas", block=32)
     plain = uj.attention(rho="log")
 

@@ -23,7 +23,7 @@ FORMS = ("jacobi", "softmax")
 @pytest.mark.usefixtures("x64", "unchecked")
 @pytest.mark.parametrize("form", FORMS)
 def test_energy_and_step_equal_the_reference(form):
-    """Every rho on every graph; any two of the other options meet. By name, softmax has
+    """Every rho on every graph. Any two of the other options meet. By name, softmax has
     separate sums. Some masks have a diagonal, which does not count.
     """
     assert {bool(np.trace(mask)) for mask in GRAPHS.values() if mask is not None} == {
@@ -99,7 +99,7 @@ def test_the_undamped_step_minimises_the_majoriser_of_each_token_alone():
 
 
 def test_tokens_far_apart_keep_step_and_gradients_finite():
-    """exp(-distance^2 / 2) underflows here; the nearest neighbour still has all the
+    """exp(-distance^2 / 2) underflows here. The nearest neighbour still has all the
     weight."""
     distances = np.array([7.0, 8.2, 20.0, 1e3, 1e8])
     y = np.float32(

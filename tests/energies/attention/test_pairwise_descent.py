@@ -95,7 +95,7 @@ def test_no_step_raises_its_energy(kind):
         ]
 
     results = jax.device_get(of_every_rho(energies, RHOS)(weights, y, x))
-    # by name softmax takes other sums; those of heads are in test_conformance.py
+    # by name softmax takes other sums. Those of heads are in test_conformance.py
     if kind != "heads":
         by_name = jax.jit(functools.partial(energies, "softmax"))(weights, y, x)
         results = jax.tree.map(

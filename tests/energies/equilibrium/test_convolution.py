@@ -23,7 +23,7 @@ def draw(*shape, seed=0):
 
 
 def as_on(platform):
-    """`jax.lax.platform_dependent` as it is on ``platform``; the ways of all
+    """`jax.lax.platform_dependent` as it is on ``platform``. The ways of all
     platforms run here."""
     return lambda *operands, default, **ways: ways.get(platform, default)(*operands)
 

@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from tests.energies import opteq_reference as reference
 from tests.energies.opteq_layers import IMAGE, H, convolutional, dense
 from tests.marks import in_float64, nightly
-from tests.reference import gaussian
+from tests.reference import gaussian, jax_array
 from unroll_jax.certificates.weights import weight_norm_bound
 from unroll_jax.energies.equilibrium.monotone import (
     MONOTONES,
@@ -140,14 +140,14 @@ def test_activations_are_monotone_1_lipschitz_with_antiderivative_and_conjugate(
         for name, sigma in MONOTONES.items():
             slope = jax.grad(sigma.value)
             integral = antiderivative(sigma)
-            ends = sigma.value(jnp.array([-jnp.inf, jnp.inf]))
+            ends = sigma.value(jax_array([-jnp.inf, jnp.inf]))
             curves[name] = {
                 "values": sigma.value(t), "integrals": sigma.integral(t), "at_0": sigma.integral(jnp.zeros(())),
                 "first": jax.vmap(jax.grad(integral))(t), "second": jax.vmap(jax.grad(jax.grad(integral)))(t),
                 "slopes": jax.vmap(slope)(t), "conjugate": sigma.conjugate(sigma.value(t)),
                 "on_grid": sigma.conjugate(grid), "ends": ends, "at_ends": sigma.conjugate(ends),
-                "outside": sigma.conjugate(ends + jnp.array([-1e-6, 1e-6])),
-                "pulls": jax.vmap(jax.grad(sigma.conjugate))(jnp.array([0.3, 0.7, 1.5, -1.5])),
+                "outside": sigma.conjugate(ends + jax_array([-1e-6, 1e-6])),
+                "pulls": jax.vmap(jax.grad(sigma.conjugate))(jax_array([0.3, 0.7, 1.5, -1.5])),
             }  # fmt: skip
         return curves
 

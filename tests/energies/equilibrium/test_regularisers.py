@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 from tests.energies.dust_reference import soft
 from tests.energies.opteq_layers import convolutional, dense
 from tests.marks import in_float64
-from tests.reference import gaussian
+from tests.reference import gaussian, jax_array
 from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq
 from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv
 from unroll_jax.energies.equilibrium.opteq_objective import (
@@ -62,8 +62,8 @@ def test_values_equal_their_definitions_and_smoothness_bounds_the_curvature(name
         z = size * rng.normal(size=(6, 4)) + (
             1e-9 if name == "decorrelation" and size == 0.0 else 0.0
         )
-        assert_allclose(value(jnp.asarray(z)), expected(z), rtol=1e-12)
-        spectrum = np.linalg.eigvalsh(curvature(jnp.asarray(z).ravel()))
+        assert_allclose(value(jax_array(z)), expected(z), rtol=1e-12)
+        spectrum = np.linalg.eigvalsh(curvature(jax_array(z).ravel()))
         lowest = min(lowest, spectrum[0])
         if regulariser.smoothness is not None:
             assert np.max(np.abs(spectrum)) <= regulariser.smoothness * (1.0 + 1e-12)
@@ -77,7 +77,7 @@ def test_values_equal_their_definitions_and_smoothness_bounds_the_curvature(name
 
 
 def test_proxes_are_their_formulas():
-    z = jnp.asarray(gaussian(5, 2, seed=1))
+    z = jax_array(gaussian(5, 2, seed=1))
     for s in (0.3, 2.0):
         shrunk, cut = (
             VALUES[name][0].prox(z, s) for name in ("half_square", "absolute")

@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import unroll_jax as uj
 from tests.energies.comparing import assert_derivative
 from tests.marks import in_float64
-from tests.reference import gaussian
+from tests.reference import gaussian, jax_array
 from unroll_jax import energies
 from unroll_jax.energies.proximal.activations import ACTIVATIONS
 
@@ -154,7 +154,7 @@ def test_bounds_of_a_box_may_be_arrays(dtype):
     """One of each column, of each row, and of one side only, known and traced."""
     columns = np.array([-0.3, -1.0, 0.1, 0.0])
     rows = np.array([[0.0], [-1.0], [0.2]])
-    z = jnp.asarray(np.stack([Z, 0.0 * Z]), dtype)
+    z = jax_array(np.stack([Z, 0.0 * Z]), dtype)
 
     def measure(z, lower, upper):
         phi = energies.box(lower, upper)

@@ -48,7 +48,7 @@ def copied(whole, tmp_path, in_memory):
 
 @pytest.fixture
 def in_place_of_training(monkeypatch):
-    """``in_place_of_training(act)``: a cell is ``act(folder)``; the list that comes
+    """``in_place_of_training(act)``: a cell is ``act(folder)``. The list that comes
     back has the names of the cells."""
 
     def replace(act):

@@ -33,7 +33,7 @@ class Architecture(NamedTuple):
     # tensors of the embeddings, without ``.weight`` and ``.bias``
     embeddings: Mapping[str, str]
     layers: str  # name of the list of layers
-    # names inside a layer; several are concatenated
+    # names inside a layer. Several are concatenated
     layer: Mapping[str, tuple[str, ...]]
     hidden: tuple[str, str]  # the layer before logits, and its activation
     # position embeddings start after the padding token's number
@@ -186,7 +186,7 @@ def read_fields(
     where: str,
 ) -> C:
     """Makes a configuration of the values of a file, by the file's ``names`` of its
-    fields. Null means the default; ``required`` are the only supported values of
+    fields. Null means the default. ``required`` are the only supported values of
     others. Errors give the file's names.
     """
     given = {**defaults, **given_values(values)}

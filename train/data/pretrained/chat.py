@@ -48,7 +48,7 @@ BYTE_TEMPLATE = (
 
 class ChatTokenizer:
     """A tokenizer of the package ``tokenizers``, and the chat template that came with
-    it, in Jinja. Templates know tokens by name (``named``), as ``bos_token``; ``stops``
+    it, in Jinja. Templates know tokens by name (``named``), as ``bos_token``. ``stops``
     are the numbers of those that end an answer.
     """
 
@@ -85,7 +85,7 @@ class ChatTokenizer:
     def encode(
         self, texts: Sequence[str], *, special: bool = False
     ) -> list[np.ndarray]:
-        """Encodes texts; ``special`` adds the tokens at the ends, which chat
+        """Encodes texts. ``special`` adds the tokens at the ends, which chat
         templates already contain."""
         with usable_tokenizer(self.where):
             encoded = self._tokenizer.encode_batch(
@@ -96,21 +96,21 @@ class ChatTokenizer:
     def decode(
         self, tokens: Sequence[int] | np.ndarray, *, special: bool = True
     ) -> str:
-        """Decodes tokens; ``special`` keeps special ones."""
+        """Decodes tokens. ``special`` keeps special ones."""
         with usable_tokenizer(self.where):
             return self._tokenizer.decode(
                 [int(token) for token in tokens], skip_special_tokens=not special
             )
 
     def chat(self, messages: Sequence[Message], *, answer: bool = False) -> str:
-        """Returns the text of a conversation; with ``answer`` it ends where an
+        """Returns the text of a conversation. With ``answer`` it ends where an
         answer of the assistant starts."""
         return self.chats([messages], answer=answer)[0]
 
     def chats(
         self, conversations: Iterable[Sequence[Message]], *, answer: bool = False
     ) -> list[str]:
-        """Returns the texts of conversations, see `chat`; all in one process."""
+        """Returns the texts of conversations, see `chat`, all in one process."""
         if self.template is None:
             raise UserError(
                 f"{self.where} has no chat template; use an instruction-tuned model or"
@@ -169,7 +169,7 @@ class ChatTokenizer:
 
     @classmethod
     def from_spec(cls, values: Mapping[str, Any]) -> Self:
-        """Reads what `to_spec` wrote; unknown fields are a TypeError."""
+        """Reads what `to_spec` wrote. Unknown fields are a TypeError."""
         others = dict(values)
         return cls(make_tokenizer(others.pop("json")), **others)
 
@@ -206,7 +206,7 @@ def _read(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _template(folder: Path, settings: Mapping[str, Any]) -> str | None:
-    """Returns the chat template of a folder; of several the one called "default"."""
+    """Returns the chat template of a folder, of several the one called "default"."""
     path = folder / TEMPLATE
     if path.is_file():
         return read_text(path, where=str(path))

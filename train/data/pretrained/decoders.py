@@ -102,7 +102,7 @@ def read_decoder_config(values: Mapping[str, Any], *, where: str) -> DecoderConf
     """Returns the decoder of a config.json. The default width of heads is left out:
     equal decoders have equal configurations.
     """
-    # transformers 5 writes rope_parameters with the base; earlier versions write
+    # transformers 5 writes rope_parameters with the base. Earlier versions write
     # rope_theta and rope_scaling.
     flat = given_values(values)
     for name in ("rope_scaling", "rope_parameters"):
@@ -185,10 +185,10 @@ def read_decoder_weights(
     dtype: Any = None,
     place: Place | None = None,
 ) -> dict[str, Any]:
-    """Reads the parameters of a `Decoder`; files are checked before any tensor is read.
+    """Reads the parameters of a `Decoder`. Files are checked before any tensor is read.
     Every device reads its part of each tensor, one leaf after another. ``dtype`` None
     keeps each tensor's.
-    ``place`` maps parameters as `jax.ShapeDtypeStruct` to shardings; None is the first
+    ``place`` maps parameters as `jax.ShapeDtypeStruct` to shardings. None is the first
     device.
     """
     folders.check_layer_count(files, config.num_layers)
@@ -255,7 +255,7 @@ class Summary(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class DecoderSource:
-    """A decoder to start from, of a folder of `transformers`; without a path it is
+    """A decoder to start from, of a folder of `transformers`. Without a path it is
     drawn."""
 
     config: DecoderConfig
@@ -266,15 +266,15 @@ class DecoderSource:
 
     @property
     def has_weights(self) -> bool:
-        """True if there are weights; a configuration and a tokenizer are enough for
+        """True if there are weights. A configuration and a tokenizer are enough for
         a plan."""
         places = [self.path / name for name in folders.WEIGHTS] if self.path else []
         return any(place.is_file() for place in places)
 
     def read(self) -> dict[str, Any] | None:
-        """Reads the parameters of `unroll_jax.models.Decoder`, without the outer key;
-        None where they are drawn. Every call reads them again: training updates them in
-        place, and devices hold them once.
+        """Reads the parameters of `unroll_jax.models.Decoder`, without the outer key,
+        or None where they are drawn. Every call reads them again: training updates them
+        in place, and devices hold them once.
         """
         if self.path is None:
             return None
@@ -285,7 +285,7 @@ class DecoderSource:
 
     @functools.cached_property
     def summary(self) -> Summary | None:
-        """The summary of the parameters, on any mesh; None where they are drawn.
+        """The summary of the parameters, on any mesh, or None where they are drawn.
         Reads and drops them."""
         params = self.read()
         if params is None:
@@ -306,7 +306,7 @@ class DecoderSource:
     def from_json(
         cls, decoder: Mapping[str, Any], tokenizer: Mapping[str, Any]
     ) -> Self:
-        """Reads what `to_json` wrote; unknown fields are a TypeError."""
+        """Reads what `to_json` wrote. Unknown fields are a TypeError."""
         values = dict(decoder)
         if values["rotary_scaling"] is not None:
             values["rotary_scaling"] = RotaryScaling(**values["rotary_scaling"])
@@ -317,7 +317,7 @@ class DecoderSource:
     ) -> tuple[dict[str, np.ndarray], dict[str, bytes]]:
         """Returns a folder of `transformers` as tensors and other files, config.json
         last: the inverse of reading it. Files are copied from the decoder's folder, if
-        any. ``params`` are on the host; ``template`` is of prompts.
+        any. ``params`` are on the host. ``template`` is of prompts.
         """
         leaves: dict[Any, Any] = traverse_util.flatten_dict(params)
         tensors: dict[str, np.ndarray] = {}

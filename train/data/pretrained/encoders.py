@@ -58,7 +58,7 @@ def read_weights(
 
 
 def _plain(name: str, *, prefix: str) -> str:
-    """Returns the name of a tensor as bare encoders have it; the first checkpoints of
+    """Returns the name of a tensor as bare encoders have it. The first checkpoints of
     BERT call a norm's weights gamma and beta."""
     name = name.removeprefix(prefix)
     return re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
@@ -174,7 +174,7 @@ def load_tokenizer(folder: Path, config: EncoderConfig) -> EncoderTokenizer:
         tokenizer.no_truncation()
         # its numbers of padding are not used, and may not be those of the vocabulary
         tokenizer.no_padding()
-        # Tokens around a text may be missing from the vocabulary; encoding an unknown
+        # Tokens around a text may be missing from the vocabulary. Encoding an unknown
         # text and a pair shows them.
         for texts in ([UNKNOWN_WORDS], [UNKNOWN_WORDS, UNKNOWN_WORDS]):
             encoded = tokenizer.encode(*texts)

@@ -30,7 +30,7 @@ WEIGHTS = (ONE_FILE, INDEX)
 SHARDS = "model-*.safetensors"
 DTYPES = {"F16": np.float16, "BF16": jnp.bfloat16, "F32": np.float32, "F64": np.float64}
 SHOWN = 5  # tensors in one line
-MOST_TOKENS = 1 << 24  # of a vocabulary; the largest of models has a million
+MOST_TOKENS = 1 << 24  # of a vocabulary. The largest of models has a million
 # Characters that a normaliser or a decoder may put in the place of one: Unicode's
 # compatibility forms have up to 18, of 33 bytes.
 MOST_GROWTH = 256
@@ -49,7 +49,7 @@ class Slot(NamedTuple):
     """A leaf of our parameters, and the tensors that make it."""
 
     path: tuple[str, ...]  # keys of the leaf
-    # names of tensors; a row's tensors are concatenated, the rows are stacked
+    # names of tensors. A row's tensors are concatenated, the rows are stacked
     rows: list[list[str]]
     shape: tuple[int, ...]  # of the leaf
     stacked: bool = False  # whether the leaf has an axis of layers
@@ -295,7 +295,7 @@ def check_slots(
 def read_slots(
     files: SafetensorsFiles, slots: list[Slot], next_layer: str
 ) -> dict[Any, np.ndarray]:
-    """Reads all leaves as float32, once they are checked; tensors whose names begin
+    """Reads all leaves as float32, once they are checked. Tensors whose names begin
     with ``next_layer`` are unknown."""
     beyond = [name for name in files.names if name.startswith(next_layer)]
     check_slots(files, slots, beyond)
@@ -305,7 +305,7 @@ def read_slots(
 def read_slot(
     files: SafetensorsFiles, slot: Slot, dtype: Any, index: Index | None = None
 ) -> np.ndarray:
-    """Reads a leaf of our parameters, or a part of it; values must be finite."""
+    """Reads a leaf of our parameters, or a part of it. Values must be finite."""
     index = index or (slice(None),) * len(slot.shape)
     rows = slot.rows
     if slot.stacked:

@@ -36,7 +36,7 @@ def render(
 
 
 class Generation(jinja2.ext.Extension):
-    """The tag with which `transformers` marks what the assistant says; it renders its
+    """The tag with which `transformers` marks what the assistant says. It renders its
     contents."""
 
     tags: Any = frozenset({"generation"})

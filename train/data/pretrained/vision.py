@@ -40,7 +40,7 @@ DEFAULTS = {
     "num_channels": 3,
 }
 REQUIRED = {"model_type": "vit", "qkv_bias": True}
-# Names inside a layer; several are concatenated.
+# Names inside a layer. Several are concatenated.
 LAYER = {
     "query_key_value": tuple(
         f"attention.attention.{name}" for name in ("query", "key", "value")
@@ -79,7 +79,7 @@ def load_vit(
       key: of the readout's layer to pixels, which a folder lacks.
       grey: takes patches of one channel, as if all channels were equal.
       reading: of `ViTConfig`. Norms before "residual" and "linear" are the folder's.
-      num_patches: of a square image; None takes the size of config.json. Positions of
+      num_patches: of a square image. None takes the size of config.json. Positions of
         another size are interpolated, by cubic splines between patches.
       option: the source's name in errors.
       log: takes lines.
@@ -110,7 +110,7 @@ def load_vit(
 
 
 def _resized(position: np.ndarray, num_patches: int) -> np.ndarray:
-    """Returns positions (1 + num_patches, dim) of another square of patches; the class
+    """Returns positions (1 + num_patches, dim) of another square of patches. The class
     token comes first."""
     before, after = math.isqrt(len(position) - 1), math.isqrt(num_patches)
     squares = position[1:].reshape(before, before, -1)

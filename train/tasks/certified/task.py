@@ -181,7 +181,7 @@ def make(options: CertifiedConfig, data: Any) -> Task:
         return np.concatenate(right), np.concatenate(radii)
 
     def row(params: Params, reading: Any) -> Row:
-        """Radii of a validation leave out rounding; unbounded networks have none."""
+        """Radii of a validation leave out rounding. Unbounded networks have none."""
         figures = base.row(params, reading)
         if not bounded:
             return figures | {"certified": 0.0}
@@ -324,7 +324,7 @@ def _first_state(network: CertifiedNetwork, pixels: Array) -> Array:
 
 
 def _state_size(network: CertifiedNetwork, shape: tuple[int, ...]) -> int:
-    """Returns the number of features; a `UserError` where an image does not fit."""
+    """Returns the number of features. Raises `UserError` if an image does not fit."""
     height, width, channels = shape
     block = network.block
     if height % block or width % block:

@@ -32,7 +32,7 @@ from ...data.prepared import (
 )
 from .options import SetConfig
 
-# Of sets that floors are fitted to and that are evaluated; each split has its own
+# Of sets that floors are fitted to and that are evaluated. Each split has its own
 # draws.
 NUM_SETS = {"train": 2000, "validation": 300, "test": 400}
 
@@ -52,12 +52,12 @@ class SetSpec(NamedTuple):
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Reads what `to_json` wrote; unknown fields are a TypeError."""
+        """Reads what `to_json` wrote. Unknown fields are a TypeError."""
         return cls(**{**values, "class_names": tuple(values["class_names"])})
 
 
 class SetData:
-    """Images of every split in memory, and sets of them; no set has an image twice."""
+    """Images of every split in memory, and sets of them. No set has an image twice."""
 
     def __init__(self, pictures: PictureData, config: SetConfig):
         names = pictures.class_names
@@ -93,7 +93,7 @@ class SetData:
         return [self._images[split][numbers] for numbers in self._members[split]]
 
     def draw(self, split: str, count: int, seed: Any) -> Sets:
-        """Draws sets: some classes, and of each as many images; a function of the
+        """Draws sets: some classes, and of each as many images, a function of the
         seed."""
         generator = np.random.default_rng(seed)
         members = self._members[split]

@@ -40,7 +40,7 @@ from .options import BOUNDS, INPUT_LOSS, ImageSetConfig
 SCORE = "half_squared_error"
 READ_TOGETHER = 250  # sets, in an evaluation: no gradient is kept, so more fit
 MEAN, MIXTURE = "mean of the set", "Gaussian of each class"
-# of the Gaussians' variances, of pixels in [0, 1]; chosen on validation
+# of the Gaussians' variances, of pixels in [0, 1], chosen on validation
 RIDGES = (1e-4, 1e-3, 3e-3, 1e-2)
 
 Sets = Float[Array, "batch tokens pixels"]
@@ -78,7 +78,7 @@ def rebuild(options: ImageSetConfig, spec: Row) -> Task:
 
 def make(options: ImageSetConfig, data: Any) -> Task:
     """Returns the task: f_l is the mean over sets and images of 1/2 |x_t - Phi_l,t|^2,
-    pixels in [0, 1]; layer 0 is the noisy input.
+    pixels in [0, 1]. Layer 0 is the noisy input.
 
     Source: the model of Porras-Valenzuela, Hadou, Ribeiro, eqs. 47 and 48.
     """
@@ -207,7 +207,7 @@ def floors(
     data: SetData, trained: float, tested: tuple[tuple[str, float], ...]
 ) -> dict[str, dict[str, float]]:
     """Half squared errors on the test split, under noise of the variances ``tested``,
-    without a network. The linear layer is fitted for the variance ``trained``; the
+    without a network. The linear layer is fitted for the variance ``trained``. The
     mixture of Gaussians knows the variance of each test.
     """
     layer = fit_linear(data.examples("train", batch_size=READ_TOGETHER), trained)

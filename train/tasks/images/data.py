@@ -99,7 +99,7 @@ def prepare(config: ImageConfig | SceneConfig, *, log: Log = print) -> Path:
 
 
 def image_sources(config: ImageConfig) -> dict[str, Source[PictureSet[LabelledImages]]]:
-    """Returns the sources of images; yours have any sizes if all are brought to
+    """Returns the sources of images. Yours have any sizes if all are brought to
     one."""
     if config.size is None:
         return IMAGES
@@ -172,7 +172,7 @@ def scene_records(
 
 @contextlib.contextmanager
 def open_camvid(root: Path, log: Log) -> Iterator[PictureSet[Examples]]:
-    """Opens the scenes below a root, all of the size of the first; they can be read
+    """Opens the scenes below a root, all of the size of the first. They can be read
     while the context lasts."""
     with open_media(root, log) as media:
         filed = sort_pictures(media, _of_scene, SCENE_LAYOUT, log)

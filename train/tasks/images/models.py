@@ -107,7 +107,7 @@ def _mirrored(key: jax.Array, pictures: Array) -> Array:
 
 def build(network: Any, num_classes: int) -> nn.Module:
     """Builds the module of a configuration: ``x -> (logits, EquilibriumInfo or None)``.
-    Training continues where an equilibrium is not found; every row of its metrics has
+    Training continues where an equilibrium is not found. Every row of its metrics has
     the residual.
     """
     options = {
@@ -129,7 +129,7 @@ def sees_vectors(network: Network) -> bool:
 
 
 def adjoint_probe(network: Network, batch_size: int) -> Probe | None:
-    """Returns the probe for statistics of the adjoint solve of a gradient; None
+    """Returns the probe for statistics of the adjoint solve of a gradient, or None
     without such a solve."""
     if not isinstance(network, EquilibriumConfig) or network.way != "implicit":
         return None
@@ -141,7 +141,7 @@ def adjoint_probe(network: Network, batch_size: int) -> Probe | None:
 
 
 def solve_figures(info: EquilibriumInfo | None, size: int) -> dict[str, Array]:
-    """Returns the figures of the equilibrium solve by sample; NaN for a network
+    """Returns the figures of the equilibrium solve by sample, NaN for a network
     without one."""
     values = (
         [jnp.nan] * 3 if info is None else [info.residual, info.steps, info.converged]
@@ -166,7 +166,7 @@ def weight_norms(
     """Spectral norm of every W of an OptEq layer, as parametrised (before `max_norm`
     scales it), by its name. Convolutions see images of ``image_shape`` halved, and
     rounded up, by each of ``stem`` strided convolutions. From below, by power
-    iteration; ``certified`` gives upper bounds, which `max_norm` divides by.
+    iteration. ``certified`` gives upper bounds, which `max_norm` divides by.
     """
     norms, image_shape = {}, tuple(-(-side // 2**stem) for side in image_shape)
     size = _weight_norm_bound if certified else _weight_norm
@@ -183,17 +183,17 @@ def lipschitz_bound(
     network: Any, params: Params, image_shape: ImageShape, std: Any
 ) -> Float[Array, ""]:
     """A Lipschitz constant of the logits in pixels of [0, 1], both in the Euclidean
-    norm; of a certifiable network. The product over its parts: 1 / std of the pixels,
+    norm, of a certifiable network. The product over its parts: 1 / std of the pixels,
     every convolution and dense layer, activations (1-Lipschitz, all of `MONOTONES`),
     the equilibrium (`equilibrium_lipschitz`), and the head. A convolution of stride 2
-    drops outputs of the one in `conv_norm_bound`; the mean over n places has norm 1 /
+    drops outputs of the one in `conv_norm_bound`. The mean over n places has norm 1 /
     sqrt(n). Differentiable in the parameters.
     """
     return _network_bound(params["params"], network, image_shape) / float(np.min(std))
 
 
 class Scores(NamedTuple):
-    """Shares in [0, 1], from a confusion matrix; means over classes leave out those
+    """Shares in [0, 1], from a confusion matrix. Means over classes leave out those
     that do not occur."""
 
     accuracy: float  # share of images, or of pixels (aAcc), that are right
@@ -217,7 +217,7 @@ def counted(labels: Int[Array, "*places"]) -> Bool[Array, "*places"]:
 def cross_entropies(
     logits: Float[Array, "*places classes"], labels: Int[Array, "*places"]
 ) -> Float[Array, "*places"]:
-    """-log p(label), in nats; 0 where a label does not count."""
+    """-log p(label), in nats, 0 where a label does not count."""
     counts = counted(labels)
     known = jnp.where(counts, labels, 0).astype(jnp.int32)
     return jnp.where(

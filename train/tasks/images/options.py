@@ -44,7 +44,7 @@ class ImageConfig(SourceConfig):
     classes, ROOT/CLASS/NAME.png (or jpg), or of splits with such, as train/CLASS/..
     and test/CLASS/... What lies there tells the source, if none is given."""
     size: Annotated[int, Field(ge=4, le=1024)] | None = None
-    """Images are resized to size x size pixels; None: all have one size."""
+    """Images are resized to size x size pixels. None: all have one size."""
     validation_share: Fraction = 0.1
     """Share of train images held out for validation, stratified, and of all as much for
     test, where the images have no such splits."""
@@ -71,7 +71,7 @@ class ClassifierConfig:
     before them."""
 
     convolutional: bool = True
-    """Convolutions; else dense layers on flattened images."""
+    """Convolutions. Else dense layers on flattened images."""
     stem: tuple[Width, ...] = ()
     """Channels of convolutions of stride 2 before all else: each halves the images."""
 
@@ -85,11 +85,11 @@ class EquilibriumConfig:
     widths: tuple[Width, ...] = (16, 32)
     """Hidden channels of each layer."""
     input_layers: tuple[Depth, ...] | None = None
-    """Layers that see the input, counted from 1; None means all."""
+    """Layers that see the input, counted from 1. None means all."""
     use_bias: bool = True
     """Give layers biases."""
     skip: Number = 1.0
-    """a in (0, 1]: share of the layer in each step; 1 has no skip connection."""
+    """a in (0, 1]: share of the layer in each step. 1 has no skip connection."""
     way: Literal["implicit", "unrolled", "averaged"] = "implicit"
     """Method for the equilibrium and its gradient: implicit function theorem, K
     steps, or K steps of SAM."""
@@ -104,17 +104,17 @@ class EquilibriumConfig:
     """L_R of averaged, whose step size is 1 / (2 L_R), for a regulariser without one
     (decorrelation, absolute)."""
     max_norm: Number | None = 0.9
-    """Spectral norm that every W is scaled down to where it is used; reports print the
+    """Spectral norm that every W is scaled down to where it is used. Reports print the
     norms of the trained W before that. None leaves them free (then nothing promises an
     equilibrium).
     """
     norm_steps: Iterations | None = None
-    """None divides by a certified upper bound of the norm; else power iteration of
+    """None divides by a certified upper bound of the norm. Else power iteration of
     so many steps."""
     tol: Number = 1e-3
     """Relative tolerance of the equilibrium and of the adjoint."""
     max_steps: Iterations = 100
-    """Cap of the solver; metrics rows have its steps and the number of examples that
+    """Cap of the solver. Metrics rows have its steps and the number of examples that
     converged."""
 
 
@@ -143,7 +143,7 @@ class MonConfig(ClassifierConfig):
     channels: Width = 16
     """Channels of the state."""
     pool: Width | None = 4
-    """Side of the windows that are averaged before the head; None averages over the
+    """Side of the windows that are averaged before the head. None averages over the
     whole image."""
     tol: Number = 1e-3
     """Relative tolerance of the equilibrium."""
@@ -207,10 +207,10 @@ class SupervisedConfig(RunConfig):
     batch_size: Parts = 64
     """Images a step."""
     train_examples: Count | None = None
-    """Number of examples of the train split to train on, a fixed random choice; None
+    """Number of examples of the train split to train on, a fixed random choice. None
     means all."""
     validate_every: Count = 2
-    """Epochs between validations; each writes a checkpoint."""
+    """Epochs between validations. Each writes a checkpoint."""
     augment: bool = False
     """Flip images at random, and shift or crop them."""
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
@@ -218,7 +218,7 @@ class SupervisedConfig(RunConfig):
     network: Network = dataclasses.field(default_factory=OptEqConfig)
 
     def check(self) -> None:
-        """Checks the rules of every run, and of images; networks check their sizes
+        """Checks the rules of every run, and of images. Networks check their sizes
         when they are built."""
         super().check()
         if self.augment and self.data.source == "digits":
@@ -248,7 +248,7 @@ class ImageTaskConfig(SupervisedConfig):
     lipschitz: Positive | None = None
     """Lipschitz constant (Euclidean, pixels in [0, 1]) that logits are scaled down to,
     in training too, where the bound of the network is larger: margins then certify
-    something; None leaves them.
+    something. None leaves them.
     """
     data: ImageConfig = dataclasses.field(default_factory=ImageConfig)
 

@@ -72,7 +72,7 @@ class Classifier(NamedTuple):
         count.
       probe: of the backward solve, see `Task`.
       inspect: ``(params, pixels) -> (logits, info, FEATURES by sample)``, for
-        evaluations; None for a model without an equilibrium.
+        evaluations, or None for a model without an equilibrium.
     """
 
     init: Callable[[jax.Array], Params]
@@ -171,7 +171,7 @@ def _network(options: SupervisedConfig, spec: ImageSpec) -> Classifier:
 def classification(
     options: Any, data: Any, model: Classifier, make: Callable[[Any, Any], Task]
 ) -> Task:
-    """Returns the task of classifying images, or the pixels of scenes, by a model;
+    """Returns the task of classifying images, or the pixels of scenes, by a model.
     ``make`` makes it again for other options."""
     spec: ImageSpec = data.spec
     network = options.network
@@ -185,7 +185,7 @@ def classification(
         return batch._replace(images=flip_and_shift(key, batch.images))
 
     def losses(params: Params, batch: Any, trial: Trial) -> Any:
-        """Returns cross entropies summed over the places of a sample; how many are
+        """Returns cross entropies summed over the places of a sample, how many are
         right, and figures of the solve."""
         # A solver applies a layer many times: sharded parameters are gathered once.
         pixels = to_unit(batch.images)
@@ -214,7 +214,7 @@ def classification(
         return {"losses": samples, **figures}
 
     def join(parts: Any, split: str) -> Reading:
-        """Puts rows one after the other, with losses per label that counts; confusion
+        """Puts rows one after the other, with losses per label that counts. Confusion
         matrices are summed."""
         number = sum(np.sum(one["number"], dtype=np.float64) for one in parts)
         reading = {
@@ -237,7 +237,7 @@ def classification(
         }
 
     def norms_of(params: Params, *, certified: bool = False) -> dict[str, float]:
-        """Returns the norms of the weights; empty for a network without a bound on
+        """Returns the norms of the weights, empty for a network without a bound on
         them."""
         if not hasattr(network, "max_norm"):
             return {}
@@ -353,7 +353,7 @@ def _check_network(network: Any, init: Callable[..., Any]) -> None:
 
 
 def _probe(network: Any) -> Callable[[int], Probe] | None:
-    """Returns the probe of the adjoint solve; None for a network without one."""
+    """Returns the probe of the adjoint solve, or None for a network without one."""
     if adjoint_probe(network, 1) is None:
         return None
     return lambda rows: adjoint_probe(network, rows)  # pyright: ignore[reportReturnType]
@@ -381,5 +381,5 @@ def _describe(figures: Any) -> tuple[Row, dict[str, str]]:
 
 
 def _over_places(values: Array) -> Float[Array, "samples"]:
-    """Sums over the places of a sample; an image has one."""
+    """Sums over the places of a sample. An image has one."""
     return jnp.sum(values.reshape(len(values), -1), axis=1, dtype=jnp.float32)

@@ -37,7 +37,7 @@ PLACEHOLDER = "x"  # an answer, where a template is looked at
 
 
 class Tokens(NamedTuple):
-    """A conversation as tokens, int32 (length,); the tokens from ``first`` on are
+    """A conversation as tokens, int32 (length,). The tokens from ``first`` on are
     the answer."""
 
     tokens: np.ndarray
@@ -55,7 +55,7 @@ class Tokenised:
 
 class AnswerTokenizer:
     """Makes tokens of conversations, by the chat template of the tokenizer or by
-    Alpaca's. None takes the tokenizer's where it has one; ``mend`` is the advice if it
+    Alpaca's. None takes the tokenizer's where it has one. ``mend`` is the advice if it
     cannot be used.
     """
 
@@ -87,7 +87,7 @@ class AnswerTokenizer:
         return JINJA.format(before=before, after=after)
 
     def encode(self, conversations: Sequence[Conversation]) -> list[Tokens]:
-        """Encodes conversations of any length; an answer ends with the first token
+        """Encodes conversations of any length. An answer ends with the first token
         that stops it."""
         if self.tokenizer.prefixes:
             raise UserError(
@@ -106,8 +106,8 @@ class AnswerTokenizer:
     def fitting(
         self, conversations: Sequence[Conversation], max_length: int
     ) -> Tokenised:
-        """Tokenises conversations with room for a token of answer behind the prompt;
-        longer answers lose their end."""
+        """Tokenises conversations with room for a token of answer behind the prompt.
+        Longer answers lose their end."""
         tokenised = Tokenised([], 0, 0)
         for tokens, first in self.encode(conversations):
             if first < max_length:
@@ -149,7 +149,7 @@ class AnswerTokenizer:
 
 
 def tell(tokenised: Tokenised, split: str, max_length: int, log: Log) -> None:
-    """Logs the lost examples of a split; losing all is an error."""
+    """Logs the lost examples of a split. Losing all is an error."""
     total = len(tokenised.texts) + tokenised.left_out
     if not tokenised.texts:
         raise UserError(
@@ -168,20 +168,20 @@ class PackedBatch(NamedTuple):
     """Rows of texts, and the positions whose next token belongs to an answer."""
 
     tokens: np.ndarray  # numbers of tokens, int32 (batch, n)
-    # number of each token's text in the row, from 1 on, int32 (batch, n); 0 is padding
+    # number of each token's text in the row, from 1 on, int32 (batch, n). 0 is padding
     segments: np.ndarray
     # positions that predict a token of an answer, int32 (batch, kept)
     places: np.ndarray
     labels: np.ndarray  # the token to predict there, int32 (batch, kept)
-    # float32 (batch, kept), 1; or 0, where positions only fill up the row
+    # float32 (batch, kept), 1, or 0 where positions only fill up the row
     weights: np.ndarray
-    # the number of the text in its split, int32 (batch, kept); -1 where it only fills
+    # the number of the text in its split, int32 (batch, kept), -1 where it only fills
     # up
     owners: np.ndarray
 
 
 class PackedData(Splits[PackedBatch]):
-    """Splits of packed rows, held in memory; all batches of one size have one shape."""
+    """Splits of packed rows, held in memory. All batches of one size have one shape."""
 
     def __init__(
         self, splits: Mapping[str, Sequence[Tokens]], *, length: int, packing: bool
@@ -210,7 +210,7 @@ class PackedData(Splits[PackedBatch]):
         return PackedBatch(*(part[places] for part in self._splits[split]))
 
     def examples(self, split: str, *, batch_size: int) -> Iterator[PackedBatch]:
-        """Iterates over a whole split once, in order; the last batch is filled up
+        """Iterates over a whole split once, in order. The last batch is filled up
         with rows that do not count."""
         for batch in super().examples(split, batch_size=batch_size):
             yield filled(batch, batch_size)
@@ -268,7 +268,7 @@ def arrays(
 
 
 def filled(batch: PackedBatch, size: int) -> PackedBatch:
-    """A batch extended to ``size`` rows; the added rows do not count."""
+    """A batch extended to ``size`` rows. The added rows do not count."""
     added = _empty(
         size - len(batch.tokens), batch.tokens.shape[1], batch.places.shape[1]
     )

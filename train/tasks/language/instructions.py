@@ -57,7 +57,7 @@ Splits = Mapping[str, Sequence[Conversation]]
 
 
 class Prompt(NamedTuple):
-    """A prompt for a language model; ``dataset`` is the part of AlpacaEval it
+    """A prompt for a language model. ``dataset`` is the part of AlpacaEval it
     belongs to, ``answer`` the file's."""
 
     instruction: str
@@ -72,7 +72,7 @@ class Prompt(NamedTuple):
 
 
 class InstructionData(Dataset[list[Conversation]]):
-    """Prepared conversations; ``checksums`` are of each whole split, before `keep`."""
+    """Prepared conversations. ``checksums`` are of each whole split, before `keep`."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -122,7 +122,7 @@ def read_prompts(
     path: Path, *, option: str = "--prompts", answers: bool = False
 ) -> list[Prompt]:
     """Reads prompts in order: a .json list or .jsonl of objects, with their
-    ``answers``; else a text a line."""
+    ``answers``, else a text a line."""
     where = f"{option} {path}"
     if path.suffix.lower() in SUFFIXES:
         prompts = [
@@ -171,7 +171,7 @@ def _message(prompt: str) -> str:
 
 
 def _text(value: Any, name: str, where: str, default: str | None = None) -> str:
-    """Returns a text of an object; the default takes the place of null."""
+    """Returns a text of an object. The default takes the place of null."""
     text = value.get(name) if isinstance(value, Mapping) else None
     text = default if text is None else text
     if not isinstance(text, str):

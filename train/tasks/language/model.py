@@ -50,10 +50,10 @@ class LanguageInputs(NamedTuple):
     Attributes:
       source: the decoder.
       answers: makes tokens of conversations.
-      packed: rows of tokens; a prediction has none.
+      packed: rows of tokens. A prediction has none.
       checksums: of conversations, by split.
       embedding_std: standard deviation of an entry of the clean embeddings of train
-        tokens; 1 where these are drawn.
+        tokens, 1 where these are drawn.
     """
 
     source: DecoderSource
@@ -110,7 +110,7 @@ def load_inputs(options: LanguageConfig, log: Log) -> LanguageInputs:
 
 def token_share(data: LanguageInputs) -> float:
     """Returns the entropy of a token of the train answers over that of a byte of the
-    built-in ones; 1 without data."""
+    built-in ones, 1 without data."""
     if data.packed is None:
         return 1.0
     train = data.packed.whole("train")
@@ -123,14 +123,14 @@ def _deviation(source: DecoderSource, train: PackedBatch) -> float:
     """Returns the standard deviation of an entry of the embeddings of train tokens."""
     given = source.summary if source.has_weights else None
     if given is None:
-        return 1.0  # of drawn embeddings; a plan without weights takes any
+        return 1.0  # of drawn embeddings. A plan without weights takes any
     used = train.tokens[train.segments > 0]
     counts = np.bincount(used, minlength=len(given.means))
     return token_deviation(counts, given.means, given.squares)
 
 
 def open_source(options: LanguageConfig, log: Log) -> DecoderSource:
-    """Returns the decoder that options name, with its weights on the mesh; or a drawn
+    """Returns the decoder that options name, with its weights on the mesh, or a drawn
     one of bytes."""
     given, length = options.model.pretrained, options.max_length
     if given is None:
@@ -172,10 +172,10 @@ class LanguageModel(NamedTuple):
       layers: their numbers, rising from 0, the embedded input.
       init: ``key -> params``: those of the decoder and, with a rank, low-rank changes,
         which start at 0.
-      trained: ``params -> bool`` for each: changes only; None where all are trained.
+      trained: ``params -> bool`` for each: changes only. None where all are trained.
       read: ``(params, batch, noise, keys) -> (states, head)``: normalised states of
         these layers at the places of a batch, (layers, batch, kept, dim), and the
-        matrix that they are read out by; ``keys`` of dropout by row, None for none.
+        matrix that they are read out by. ``keys`` of dropout by row, None for none.
       decoder: ``params -> parameters`` for `unroll_jax.models.generate`, the changes
         added.
     """

@@ -50,7 +50,7 @@ class InstructionConfig(SourceConfig):
     "output"; or "prompt" and "answer".
     """
     validation_share: Fraction = 0.1
-    """Share held out for validation, and as much for test; chores, and a folder with
+    """Share held out for validation, and as much for test. Chores, and a folder with
     such files, keep their own."""
 
 
@@ -61,10 +61,10 @@ class DecoderOptions:
 
     pretrained: Text | None = None
     """Folder with config.json, model.safetensors and tokenizer.json of Llama 3,
-    SmolLM2, Qwen2 or Qwen3; None draws a small decoder of bytes, as below.
+    SmolLM2, Qwen2 or Qwen3. None draws a small decoder of bytes, as below.
     """
     dim: Width = 64
-    """Width, without pretrained weights; the next four options likewise."""
+    """Width, without pretrained weights. The next four options likewise."""
     num_layers: Depth = 4
     """Depth L."""
     num_heads: Depth = 4
@@ -74,10 +74,10 @@ class DecoderOptions:
     hidden_dim: Annotated[int, Field(ge=1, le=4 * WIDEST)] = 176
     """Width between the dense layers."""
     lora_rank: Width | None = None
-    """Train low-rank changes of this rank to every dense layer, and nothing else;
+    """Train low-rank changes of this rank to every dense layer, and nothing else.
     None trains all parameters."""
     dtype: Dtype = "float32"
-    """Dtype of the layers; parameters, losses and multipliers stay float32."""
+    """Dtype of the layers. Parameters, losses and multipliers stay float32."""
 
 
 @options
@@ -106,10 +106,10 @@ class LanguageConfig(TokensConfig):
     batch_size: Parts = 16
     """Rows a step, each with as many instructions as have room."""
     max_length: Length = 128
-    """Tokens of a row; longer answers lose their end, and instructions that leave no
+    """Tokens of a row. Longer answers lose their end, and instructions that leave no
     room for one are left out."""
     packing: bool = True
-    """Put several instructions into a row, none of which sees another; else each has
+    """Put several instructions into a row, none of which sees another. Else each has
     its row."""
     template: Literal["chat", "alpaca"] | None = None
     """chat: the tokenizer's; alpaca: Stanford's; None: the former where the
@@ -175,15 +175,15 @@ PAPER = "Porras-Valenzuela, Hadou, Ribeiro, Section 6 and Appendix B.7"
 
 
 # Table 5: 1 - alpha = 0.95, f_ref = 12, L = 32, batches of 4, two epochs of AdamW in
-# full precision. Its learning rates did not survive; 0.25 is the noise of training in
+# full precision. Its learning rates did not survive. 0.25 is the noise of training in
 # Table 2. Whether rows hold one text each is not published.
 BOUNDS = ConstraintConfig(alpha=(0.05,), reference=12.0, margin=0.0, first_margin=0.0)
 
 
 # Layers 1 to 4 must take the loss from 4.5 to .32 nats a token, since an early exit is
-# what pays; each later layer must remove 1% of the rest. Chosen on validation texts,
+# what pays. Each later layer must remove 1% of the rest. Chosen on validation texts,
 # seed 0, among three: with .2 and .1 at layers 5 to 8 in place of .01 layer 5 stays 24%
-# over its bound; with .45, .65, .8, .5 at layers 1 to 4 accuracy falls by 2 points.
+# over its bound. With .45, .65, .8, .5 at layers 1 to 4 accuracy falls by 2 points.
 EARLY = ConstraintConfig(
     alpha=(0.4, 0.4, 0.6, 0.5, 0.01, 0.01, 0.01, 0.01),
     reference=BYTES,
@@ -192,7 +192,7 @@ EARLY = ConstraintConfig(
 )
 
 
-# The head reads 110 nats a token from the embeddings, whose matrix it shares; layer 10
+# The head reads 110 nats a token from the embeddings, whose matrix it shares. Layer 10
 # may leave 8.6, which LayerSkip's weights reach in as many steps. Multipliers start
 # near LayerSkip's weights and stay below 1: from 0, uncapped, layer 10's rose to 9 at
 # once, and accuracy was 4 points lower. Chosen on validation texts, seed 0.

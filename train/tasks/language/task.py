@@ -59,7 +59,7 @@ class Drawn(NamedTuple):
 
     batch: PackedBatch
     noise: Float[Array, "batch n dim"] | None
-    # kept positions at which layers before the last are read; None for all
+    # kept positions at which layers before the last are read, or None for all
     chosen: Int[Array, "batch part"] | None = None
     # by which a sum over these estimates that over all
     weights: Float[Array, "batch part"] | None = None
@@ -70,7 +70,7 @@ class Answered(NamedTuple):
     """The answer to one prompt as a model sees it."""
 
     answer: str  # the answer
-    # of its tokens, the end among them, by the last layer; in nats
+    # of its tokens, the end among them, by the last layer, in nats
     log_probabilities: np.ndarray
     losses: np.ndarray  # means over these tokens of every layer that is read
     accuracies: np.ndarray  # the share of these tokens that each layer predicts
@@ -100,7 +100,7 @@ def rebuild(options: LanguageConfig, spec: Row) -> Task:
 
 def make(options: LanguageConfig, data: LanguageInputs) -> Task:
     """Returns the task: f_l is the mean cross entropy of the tokens of answers at the
-    l-th layer that is read, by the norm and the head of the model; layer 0 is the
+    l-th layer that is read, by the norm and the head of the model. Layer 0 is the
     embeddings, noise included.
 
     In training a sample is a row of texts. In a reading it is a text. The loss of a
@@ -323,7 +323,7 @@ def choose(key: jax.Array, weights: Any, share: int) -> tuple[Array, Array]:
     """Chooses one in ``share`` of the positions that count in each row, and weights:
     weighted sums over them estimate sums over all. ``weights`` (batch, kept) are 1
     where a position counts. Both are (batch, kept / share), rounded up. A row with few
-    of them has all chosen; rows are functions of the key and their place in the batch.
+    of them has all chosen. Rows are functions of the key and their place in the batch.
     """
     weights = jnp.asarray(weights)
     most = -(-weights.shape[1] // share)

@@ -27,7 +27,7 @@ class OwnConfig(ConstrainedConfig):
     metric: ClassVar[str] = "validation loss"
 
     def check(self) -> None:
-        """Checks the rules of all such runs; a user's task has no noise."""
+        """Checks the rules of all such runs. A user's task has no noise."""
         super().check()
         check_left_out(self, ["train_gamma"], "noise, which a user's task lacks")
         check_left_out(self, ["test_gammas"], "noise, which a user's task lacks")

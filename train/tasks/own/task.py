@@ -41,10 +41,10 @@ def own_task(
       init: ``key -> params``, as a Flax module's ``init`` with its inputs given.
       layer_losses: ``(params, batch) -> (samples, L + 1)``: losses of layers 0 to L,
         each row from its batch row.
-      train: Arrays to train on, by name, with a row a sample; a batch is a dict of some
+      train: Arrays to train on, by name, with a row a sample. A batch is a dict of some
         of their rows.
       validation: Arrays to validate on.
-      test: Arrays to evaluate on; None takes the validation arrays.
+      test: Arrays to evaluate on. None takes the validation arrays.
       config: Options of the training.
       functions: Fields of a `Task` in place of these, such as ``predict`` or
         ``baselines``. With other ``losses`` goes ``read=None``, which reads by them.
@@ -255,7 +255,7 @@ def _is_kept(array: Any) -> bool:
 def _num_layers(
     init: Callable[[jax.Array], Params], layer_losses: LayerLosses, arrays: Arrays
 ) -> int:
-    """Returns L from the shape of the losses of two samples; nothing is computed."""
+    """Returns L from the shape of the losses of two samples. Nothing is computed."""
     needed = "layer_losses must be floating, of shape (samples, L + 1) with L >= 1"
     losses = jax.eval_shape(
         lambda batch: layer_losses(init(jax.random.key(0)), batch), _two(arrays)

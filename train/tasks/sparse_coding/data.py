@@ -37,7 +37,7 @@ from .options import CodeConfig
 CODES = Kind("codes", "1.1.0")
 OVERCOMPLETE = 1.2  # atoms per pixel by default (Hadou et al. 2023)
 AT_ONCE = 1024  # signals that one program solves
-# Of the move of a code in a step of ISTA, relative to the code; where it is reached,
+# Of the move of a code in a step of ISTA, relative to the code. Where it is reached,
 # codes of learned dictionaries are within 1e-6 of the solution, relative and in
 # squares.
 TOLERANCE = 1e-7
@@ -71,7 +71,7 @@ class CodeSpec(NamedTuple):
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Reads what `to_json` wrote; unknown fields are a TypeError."""
+        """Reads what `to_json` wrote. Unknown fields are a TypeError."""
         spec = cls(**values)
         height, width, channels = spec.shape
         numbers = base64.b64decode(values["dictionary"])
@@ -80,7 +80,7 @@ class CodeSpec(NamedTuple):
 
 
 class CodeData(Dataset[CodeBatch]):
-    """Prepared images and codes, with the fields of their spec; ``square_norms`` are
+    """Prepared images and codes, with the fields of their spec. ``square_norms`` are
     means of |z|^2 by split."""
 
     def __init__(self, folder: Path) -> None:
@@ -136,7 +136,7 @@ def solve_lasso(
     relative residual of each.
 
     FISTA starts at 0, restarts where it overshoots, and stops after ``max_steps``
-    steps, or when a step moves each code by less than ``tol`` of its size; by default
+    steps, or when a step moves each code by less than ``tol`` of its size, by default
     never.
 
     Source: Beck and Teboulle (2009), with the step 1 / |D|_2^2; O'Donoghue and Candes
@@ -153,7 +153,7 @@ def solve_lasso(
 def make_dictionary(
     name: Literal["learned", "random"], atoms: int, signals: np.ndarray, sparsity: float
 ) -> np.ndarray:
-    """A dictionary (atoms, dim), float32, of atoms of unit length; the same one for the
+    """A dictionary (atoms, dim), float32, of atoms of unit length, the same one for the
     same signals. A learned one is of the signals (samples, dim), with codes of the
     ``sparsity``.
     """
@@ -174,7 +174,7 @@ def lasso_codes(
     r"""The codes that minimise :math:`\tfrac12 |x - D^T z|^2 + \lambda |z|_1`,
     (samples, atoms), float32. They are fixed points of ISTA, to which FISTA with
     restarts brings each code in float64. x are signals (samples, dim), D is the
-    dictionary (atoms, dim); the log names the signals by ``what``.
+    dictionary (atoms, dim). The log names the signals by ``what``.
     """
     with jax.enable_x64(True):
         x, D = signals.astype(np.float64), dictionary.astype(np.float64)

@@ -152,7 +152,7 @@ def make(options: SparseCodingConfig, data: Any) -> Task:
     def predict(
         params: Params, inputs: Any, *, gamma: float = 0.0, seed: int = 0
     ) -> Any:
-        """Returns the `Coded` of an image (a file, or a uint8 array); a list of them
+        """Returns the `Coded` of an image (a file, or a uint8 array), or a list of them
         for a list. Images are converted to the size of the train images and to grey.
         Noise of a strength ``gamma`` may be added.
         """
@@ -215,7 +215,7 @@ def summary(evaluation: Row) -> str:
 
 def floors(config: SparseCodingConfig, data: CodeData) -> dict[str, dict[str, float]]:
     """Relative errors on the test split at every noise level of coders that cost no
-    more than the network, by name. FISTA takes as many steps as there are layers; the
+    more than the network, by name. FISTA takes as many steps as there are layers. The
     linear map is fitted by least squares at the noise of training, with the ridge
     penalty that is best on the validation split. Codes of zeros have the error 1.
     """

@@ -93,7 +93,7 @@ class TextBatch(NamedTuple):
 
 
 class TextData(Dataset[TextBatch]):
-    """Prepared texts and their classes; ``checksums`` are of each whole split,
+    """Prepared texts and their classes. ``checksums`` are of each whole split,
     before `keep`."""
 
     def __init__(self, folder: Path) -> None:
@@ -204,7 +204,7 @@ def open_imdb(root: Path, _: Log) -> Iterator[TextSet]:
 
 @contextlib.contextmanager
 def open_sst2(root: Path, log: Log) -> Iterator[TextSet]:
-    """Reads every split; without test labels, as in GLUE, dev is the test split and
+    """Reads every split. Without test labels, as in GLUE, dev is the test split and
     validation is cut from train."""
     with SST2_PLACE.open(root) as files:
         names = SST2_FILES
@@ -224,7 +224,7 @@ def open_sst2(root: Path, log: Log) -> Iterator[TextSet]:
 
 @contextlib.contextmanager
 def open_mnli(root: Path, log: Log) -> Iterator[TextSet]:
-    """Reads train, and the matched dev file as the test split; logs the number of
+    """Reads train, and the matched dev file as the test split. Logs the number of
     records left out."""
     splits = {}
     with MNLI_PLACE.open(root) as files:

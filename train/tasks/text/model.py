@@ -29,15 +29,15 @@ SIZES = ("dim", "num_layers", "num_heads", "hidden_dim")  # of a drawn encoder
 
 
 class TextInputs(NamedTuple):
-    """Texts and the pretrained part of the model; what is absent is None.
+    """Texts and the pretrained part of the model. Absent parts are None.
 
     Attributes:
       spec: classes and tokenizer.
-      tokens: batches of texts; a prediction has none.
+      tokens: batches of texts. A prediction has none.
       pretrained: an encoder.
       table: given word embeddings, (tokens, dim), also those of an encoder.
       embedding_std: standard deviation of an entry of the clean embeddings of train
-        tokens; 1 where these are learned, as they start with it.
+        tokens, 1 where these are learned, as they start with it.
     """
 
     spec: TextSpec

@@ -36,7 +36,7 @@ Noise = Literal["deviation", "variance"]
 # Sizes of a model that is drawn.
 SIZES = ("model.dim", "model.num_layers", "model.num_heads", "model.hidden_dim")
 # Default bound on the loss of the input: a little above the cross entropy of not
-# knowing, 1.04 log(classes), here of two classes; of others it is in proportion.
+# knowing, 1.04 log(classes), here of two classes. Of others it is in proportion.
 CHANCE = 0.72
 
 
@@ -70,7 +70,7 @@ class EncoderOptions:
 
     pretrained: Text | None = None
     """Folder with config.json, model.safetensors and tokenizer.json (BERT, DistilBERT,
-    RoBERTa, MiniLM), or a repository of the Hugging Face hub; None draws a small
+    RoBERTa, MiniLM), or a repository of the Hugging Face hub. None draws a small
     encoder of words, whose sizes are those below.
     """
     frozen: bool = True
@@ -80,10 +80,10 @@ class EncoderOptions:
     """Input of the readout, of each layer: the first token ([CLS] of pretrained
     encoders), or the mean of all."""
     hidden: bool = False
-    """Give the readout the hidden layer of the pretrained architecture; else it is
+    """Give the readout the hidden layer of the pretrained architecture. Else it is
     linear, as in the paper."""
     dim: Width = 64
-    """Width, without pretrained weights; the next three options likewise."""
+    """Width, without pretrained weights. The next three options likewise."""
     num_layers: Depth = 4
     """Depth L."""
     num_heads: Depth = 4
@@ -91,7 +91,7 @@ class EncoderOptions:
     hidden_dim: Annotated[int, Field(ge=1, le=4 * WIDEST)] = 128
     """Width between the dense layers."""
     dtype: Dtype = "float32"
-    """Dtype of the layers; parameters, losses and multipliers stay float32."""
+    """Dtype of the layers. Parameters, losses and multipliers stay float32."""
 
 
 @options
@@ -102,18 +102,18 @@ class UnrolledConfig:
     num_layers: Depth = 3
     """Depth L."""
     embeddings: Text | None = None
-    """An encoder, as folder or repository, for its word embeddings; None learns
+    """An encoder, as folder or repository, for its word embeddings. None learns
     them."""
     frozen: bool = True
     """Keep embeddings of an encoder as they are."""
     dim: Width = 64
     """Width of learned embeddings."""
     positions: bool = False
-    """Learn positions; without them the order of words counts for nothing."""
+    """Learn positions. Without them the order of words counts for nothing."""
     rank: Width | None = None
-    """Rows of V; None means the width."""
+    """Rows of V. None means the width."""
     dtype: Dtype = "float32"
-    """Dtype of the layers; parameters, losses and multipliers stay float32."""
+    """Dtype of the layers. Parameters, losses and multipliers stay float32."""
 
 
 @options
@@ -122,7 +122,7 @@ class TokensConfig(ConstrainedConfig):
 
     train_examples: Count | None = None
     """Number of texts, or instructions, of the train split to train on, a fixed
-    random choice; None means all."""
+    random choice. None means all."""
     validation_examples: Count | None = None
     """The same of the validation split."""
     test_examples: Count | None = None
@@ -164,7 +164,7 @@ class TextRunConfig(TokensConfig):
     batch_size: Parts = 32
     """Texts a step."""
     max_length: Length = 128
-    """Most tokens of a text; longer ones lose their end, and the log has their
+    """Most tokens of a text. Longer ones lose their end, and the log has their
     number."""
     min_count: Count = 1
     """Least number of times that a word must occur in the train split."""
@@ -177,7 +177,7 @@ class TextRunConfig(TokensConfig):
 
     @property
     def pretrained(self) -> str | None:
-        """The source of pretrained weights or word embeddings; None without one."""
+        """The source of pretrained weights or word embeddings, or None without one."""
         return (
             self.model.pretrained
             if isinstance(self.model, EncoderOptions)
@@ -241,7 +241,7 @@ LENGTHS: dict[Published, int] = {"imdb": 256, "sst2": 64, "mnli": 128}
 
 
 def _bounds(alpha: float, reference: float) -> ConstraintConfig:
-    """The paper's bounds, whose slack is the decay of the multipliers; its warm-up
+    """The paper's bounds, whose slack is the decay of the multipliers. Its warm-up
     and tighter bounds are of video."""
     return ConstraintConfig(
         alpha=(alpha,),
@@ -252,7 +252,7 @@ def _bounds(alpha: float, reference: float) -> ConstraintConfig:
     )
 
 
-# Table 2 of the paper, whose fraction is 1 - alpha; it has no SST-2, which takes the
+# Table 2 of the paper, whose fraction is 1 - alpha. It has no SST-2, which takes the
 # bounds of IMDB.
 ENCODER_BOUNDS = {
     "imdb": _bounds(0.226, 1.07),
@@ -326,7 +326,7 @@ def _on_one_core(
 def _built_in(
     experiment: Experiment, summary: str, expect: str, alpha: float, **fields: Any
 ) -> Experiment:
-    """An experiment on the texts that need no files; under a looser reference, layer 0
+    """An experiment on the texts that need no files. Under a looser reference, layer 0
     could be made bad. Single words say nothing of these texts: all layers stay at
     chance for some 300 steps, and bounds would slow that. Bounds are cumulative: those
     by the loss before, as of the paper, fail on test texts where losses are near 0.

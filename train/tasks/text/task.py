@@ -44,7 +44,7 @@ from .tokens import (
 
 # texts, in an evaluation: no gradient is kept, so more fit than in training
 READ_TOGETHER = 128
-PREDICTED_TOGETHER = 32  # texts; each has noise by its place
+PREDICTED_TOGETHER = 32  # texts. Each has noise by its place
 # Accuracy that the chosen threshold may cost on validation data, with the standard
 # error of that: half a point.
 TOLERATED = 0.005
@@ -52,7 +52,7 @@ NUM_THRESHOLDS = 40
 
 
 class Perturbed(NamedTuple):
-    """A batch with the noise of its embeddings; None for no noise."""
+    """A batch with the noise of its embeddings, None for no noise."""
 
     batch: TokenBatch
     noise: Float[Array, "batch n dim"] | None
@@ -79,8 +79,8 @@ def rebuild(options: TextRunConfig, spec: Row) -> Task:
 
 
 def make(options: TextRunConfig, data: TextInputs) -> Task:
-    """Returns the task: f_l is the mean cross entropy of the shared readout at layer l;
-    layer 0 is the embeddings, noise included.
+    """Returns the task: f_l is the mean cross entropy of the shared readout at layer l.
+    Layer 0 is the embeddings, noise included.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, Section 5 and Appendix B.3.
     """
@@ -106,7 +106,7 @@ def make(options: TextRunConfig, data: TextInputs) -> Task:
         return Perturbed(batch, noise, keys)
 
     def outputs(params: Params, batch: Perturbed, record: Any) -> Any:
-        """Returns ``record(logits)`` of layers 0..L, stacked; noise is added to the
+        """Returns ``record(logits)`` of layers 0..L, stacked. Noise is added to the
         embeddings of real words."""
         texts = batch.batch
         # the unrolled transformer has no dropout

@@ -26,7 +26,7 @@ from .data import TextData
 from .options import TokensConfig
 
 SHORTEST_BUCKET = 8  # a quarter of the phrases of SST-2 have at most so many
-ENCODED_TOGETHER = 1024  # texts; tokenizers of parts of words share them among threads
+ENCODED_TOGETHER = 1024  # texts. Tokenizers of parts of words share them among threads
 UNLABELLED = -1
 SCORE = "accuracy"
 
@@ -49,7 +49,7 @@ class TextSpec(NamedTuple):
     tokenizer: Any  # a `WordTokenizer` or an `EncoderTokenizer`
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the fields as JSON values; the tokenizer as its words, or as JSON
+        """Returns the fields as JSON values, the tokenizer as its words, or as JSON
         of the package ``tokenizers``."""
         values = {"class_names": list(self.class_names), "pairs": self.pairs}
         if isinstance(self.tokenizer, WordTokenizer):
@@ -73,8 +73,8 @@ class TextSpec(NamedTuple):
 
 
 class TokenData:
-    """Texts as batches of tokens; texts longer than ``max_length`` lose their end, and
-    the log has their number. A split is tokenised once, when it is first used; one that
+    """Texts as batches of tokens. Texts longer than ``max_length`` lose their end, and
+    the log has their number. A split is tokenised once, when it is first used. One that
     `TextData.keep` cuts must be cut before. Every batch has one of `bucket_lengths`, so
     a compiled function of a batch is compiled once for each of them.
     """
@@ -106,7 +106,7 @@ class TokenData:
         """Iterates over shuffled batches without end, from any step on, reading ahead
         in a thread. Batch ``step`` depends on (seed, step) only. Each epoch is a new
         permutation, cut into batches of about equal length, which come in random order.
-        It shows each example once, but for a rest that is smaller than a batch; with
+        It shows each example once, but for a rest that is smaller than a batch. With
         fewer examples than a batch has, every batch shows each as often as others, or
         once more.
         """
@@ -130,7 +130,7 @@ class TokenData:
 
     def examples(self, split: str, *, batch_size: int) -> Iterator[TokenBatch]:
         """Iterates over a whole split once, short texts first, the same way every
-        time; the last batch may be short."""
+        time. The last batch may be short."""
         numbers = self.order(split, batch_size=batch_size)
         return read_ahead(
             by_step(lambda step: self._read(split, numbers[step]), len(numbers))
@@ -278,7 +278,7 @@ def noise_variance(options: TokensConfig, gamma: Any, embedding_std: float) -> A
 
 
 def dropout_keys(options: Any, trial: Trial, key: jax.Array, rows: int) -> Any:
-    """Returns a raw key of dropout for each row of a step of training; None for a
+    """Returns a raw key of dropout for each row of a step of training, or None for a
     reading, or without dropout."""
     if not trial.augment or getattr(options, "dropout", 0.0) == 0.0:
         return None
@@ -286,7 +286,7 @@ def dropout_keys(options: Any, trial: Trial, key: jax.Array, rows: int) -> Any:
 
 
 def as_keys(raw: Any) -> Any:
-    """Returns keys of dropout for a model; None for None."""
+    """Returns keys of dropout for a model, or None for None."""
     return None if raw is None else jax.random.wrap_key_data(raw)
 
 
@@ -297,8 +297,8 @@ def draw_noise(
     shape: tuple[int, ...],
     gamma: Any,
 ) -> Array | None:
-    """Draws noise on embeddings, (batch, n, dim); None where its strength is known to
-    be 0."""
+    """Draws noise on embeddings, (batch, n, dim), or None where its strength is known
+    to be 0."""
     if isinstance(gamma, float) and gamma == 0.0:
         return None
     return gaussian(key, shape, noise_variance(options, gamma, embedding_std))
@@ -344,7 +344,7 @@ def noise_figures(
 
 def area_under(accuracies: Mapping[float, float]) -> float | None:
     """Returns the area under accuracies by gamma, by trapezoids: over [0, 2] at most
-    2; None for one gamma."""
+    2, or None for one gamma."""
     if len(accuracies) < 2:
         return None
     gammas = sorted(accuracies)

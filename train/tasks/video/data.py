@@ -84,7 +84,7 @@ class VideoSpec(NamedTuple):
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Reads what `to_json` wrote; unknown fields are a TypeError."""
+        """Reads what `to_json` wrote. Unknown fields are a TypeError."""
         return cls(**values)
 
 
@@ -116,7 +116,7 @@ def prepare(config: DataConfig, *, log: Log = print) -> Path:
 
 
 def windows(frames: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    """Cuts frames into consecutive windows (20, 160, 160) without overlap; an
+    """Cuts frames into consecutive windows (20, 160, 160) without overlap. An
     incomplete last one is dropped."""
     frames = iter(frames)
     while len(window := list(islice(frames, NUM_FRAMES))) == NUM_FRAMES:
@@ -180,7 +180,7 @@ def open_footage(root: Path, log: Log) -> Iterator[Splits]:
 
 
 def _is_archive(root: Path) -> bool:
-    """Returns whether a file is an archive; one that is damaged is one too."""
+    """Returns whether a file is an archive. One that is damaged is one too."""
     with contextlib.suppress(*ARCHIVE_ERRORS):
         return tarfile.is_tarfile(root) or zipfile.is_zipfile(root)
     return True
@@ -341,7 +341,7 @@ def cleaned_frames(
     samples: Sequences,
     clean: Callable[[np.ndarray, int], Any],
 ) -> UInt8[np.ndarray, "frames height width"]:
-    """Frames as a model cleans them, window by window; the last frame is repeated to
+    """Frames as a model cleans them, window by window. The last frame is repeated to
     fill the last window. ``clean`` maps samples of a window and the number of its first
     frame to pixels in [0, 1].
     """
@@ -364,7 +364,7 @@ def cleaned_frames(
 
 
 def keyed_batches(data: Any, split: str) -> Iterator[tuple[Batch, jax.Array]]:
-    """Yields the batches of a split in order, each with the key of its noise;
+    """Yields the batches of a split in order, each with the key of its noise.
     ``data`` may be samples."""
     return keyed(data.examples(split, batch_size=BATCH_SIZE))
 

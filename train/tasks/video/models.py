@@ -31,7 +31,7 @@ from .options import DustOptions, ModelConfig, VideoRunConfig, ViTOptions
 
 CLASSICAL = "total variation"
 # At most so many patches a side and windows for the classical denoiser: 1 s per noise
-# level; all of UCSD Ped2 takes 11.
+# level. All of UCSD Ped2 takes 11.
 MOST_WINDOWS, MOST_PATCHES, PLACES_SEED = 20, 5, 0
 # Weight of total variation over the noise's standard deviation, and iterations: chosen
 # on validation frames of the built-in clips and of UCSD Ped2, of 0.3 to 2 and 10 to
@@ -40,9 +40,9 @@ TV_WEIGHT, TV_ITERATIONS = 0.8, 20
 
 
 class VideoModel(NamedTuple):
-    """A model of patches; every layer is read as the clean ones. If ``of_frames``,
-    samples are frames and tokens their patches; else tokens are one position's frames.
-    Adam's steps in ``bases`` change no brightness; None: no bases.
+    """A model of patches. Every layer is read as the clean ones. If ``of_frames``,
+    samples are frames and tokens their patches. Else tokens are one position's frames.
+    Adam's steps in ``bases`` change no brightness. None: no bases.
     """
 
     module: nn.Module
@@ -56,7 +56,7 @@ class VideoModel(NamedTuple):
 def load_pretrained(
     config: VideoRunConfig, spec: VideoSpec, log: Log
 ) -> PretrainedViT | None:
-    """Reads the vision transformer that a configuration names; None if it names
+    """Reads the vision transformer that a configuration names, or None if it names
     none."""
     source = getattr(config.model, "pretrained", None)
     if source is None:
@@ -179,7 +179,7 @@ def floors(data: Any, train_gamma: float, gammas: tuple[float, ...]) -> Row:
 def some_squares(num_sequences: int, patches: int) -> np.ndarray:
     """The numbers of the sequences of squares, one a window, in the order of
     `patch_sequences`: (windows, positions). Windows are evenly spaced. Squares tile the
-    frame; every tile is taken as often as others, but for one time, in an order that is
+    frame. Every tile is taken as often as others, but for one time, in an order that is
     drawn: before a fixed camera places differ most, before a moving one windows, often
     in a cycle.
     """

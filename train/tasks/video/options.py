@@ -32,7 +32,7 @@ from ...config.run import Experiment, PrimalConfig, SourceConfig
 
 PATCH_PIXELS = 16**2
 SALT_AND_PEPPER, BLUR, DROPPED = "salt-and-pepper", "blur", "dropped"
-# The largest size of each, and its meaning; all are above 0. Of a wider blur, little
+# The largest size of each, and its meaning. All are above 0. Of a wider blur, little
 # but the mean grey is left.
 SIZES = {
     SALT_AND_PEPPER: (1.0, "a share"),
@@ -118,10 +118,10 @@ class SequenceOptions:
     num_layers: Depth = 3
     """Depth L."""
     self_loops: bool = True
-    """Let frames attend to themselves; they do so more under noise that is stronger
+    """Let frames attend to themselves. They do so more under noise that is stronger
     than in training."""
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    """Dtype of layers and codes; parameters and losses stay float32, or are float64
+    """Dtype of layers and codes. Parameters and losses stay float32, or are float64
     too (with JAX_ENABLE_X64=1)."""
 
 
@@ -130,7 +130,7 @@ class ModelConfig(SequenceOptions):
     """The unrolled transformer."""
 
     rank: Width | None = None
-    """Rows of V; None means the token width."""
+    """Rows of V. None means the token width."""
 
 
 @options
@@ -153,9 +153,9 @@ class ViTOptions:
 
     pretrained: Text | None = None
     """Folder with config.json, model.safetensors and preprocessor_config.json (ViT), or
-    a repository of the Hugging Face hub; None draws one, of the sizes below."""
+    a repository of the Hugging Face hub. None draws one, of the sizes below."""
     num_layers: Depth = 3
-    """Depth L, without pretrained weights; the next three options likewise."""
+    """Depth L, without pretrained weights. The next three options likewise."""
     dim: Width = 256
     """Width, a multiple of the 256 pixels of a patch."""
     num_heads: Depth = 4
@@ -163,7 +163,7 @@ class ViTOptions:
     hidden_dim: Annotated[int, Field(ge=1, le=4 * WIDEST)] = 512
     """Width between the dense layers."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Dtype of the layers; parameters, losses and multipliers stay float32."""
+    """Dtype of the layers. Parameters, losses and multipliers stay float32."""
 
 
 @options
@@ -175,7 +175,7 @@ class VideoRunConfig(ConstrainedConfig):
     batch_size: Parts = 64
     """Samples a step: sequences of one patch position through 20 frames, or frames."""
     train_gamma: NonNegative = 0.15
-    """Noise of training; gamma x the standard deviation of clean train pixels is the
+    """Noise of training. Gamma x the standard deviation of clean train pixels is the
     noise's variance."""
     test_gammas: NonNegatives = (
         0.0,
@@ -188,7 +188,7 @@ class VideoRunConfig(ConstrainedConfig):
         0.4,
         0.5,
     )
-    """Noise levels of the evaluation; the training level is added when missing."""
+    """Noise levels of the evaluation. The training level is added when missing."""
     test_disturbances: tuple[Text, ...] = ()
     """Disturbances of the frames in the evaluation, one by one, with the noise of
     training, as in blur=1 dropped=0.1: salt-and-pepper, share of pixels; blur,
@@ -209,7 +209,7 @@ class VideoRunConfig(ConstrainedConfig):
 
 
 # Default bound on the loss of the input, of the built-in clips at the usual noise,
-# where it is the other number; of other clips and noise it is in proportion.
+# where it is the other number. Of other clips and noise it is in proportion.
 REFERENCE = 8.0
 INPUT_LOSS = 6.236
 
@@ -277,7 +277,7 @@ class VideoViTConfig(VideoRunConfig):
 def _computable(dtype: str) -> bool:
     if dtype != "float64":
         return True
-    import jax  # which knows the setting; the other choices need not wait for it
+    import jax  # which knows the setting. The other choices need not wait for it
 
     return jax.config.read("jax_enable_x64")
 

@@ -89,10 +89,13 @@ def refuse_expansive(params: OptEqParams, z: Float[Array, "..."]) -> None:
     if isinstance(W, Tracer) or not getattr(W, "is_fully_addressable", True):
         return
     with jax.ensure_compile_time_eval():
-        event = jnp.shape(z)[-len(event_axes(params)) :]
-        size = float(_norm_from_below(jnp.asarray(W, compute_dtype(W)), event))
+        event = jnp.shape(z)[event_axes(params)[0] :]
+        # Here each operation on constants compiles alone: the key is an argument.
+        size = float(
+            _norm_from_below(jnp.asarray(W, compute_dtype(W)), event, jax.random.key(0))
+        )
     # The rounding of float32 products, or of the weights.
-    slack = max(1e-5, float(jnp.finfo(W.dtype).eps))
+    slack = max(1e-5, jnp.finfo(W.dtype).eps)
     if not size <= 1.0 + slack:
         raise ValueError(
             f"|W| must be at most 1, got {size:.4g}: keep it there"
@@ -108,8 +111,8 @@ def _plus(a: Array, b: Array) -> Array:
 
 @functools.partial(jax.jit, static_argnums=1)
 def _norm_from_below(
-    W: Float[Array, "..."], event: tuple[int, ...]
+    W: Float[Array, "..."], event: tuple[int, ...], key: jax.Array
 ) -> Float[Array, ""]:
     return spectral_norm(
-        lambda z: opteq_linear(W, z), jax.ShapeDtypeStruct(event, W.dtype)
+        lambda z: opteq_linear(W, z), jax.ShapeDtypeStruct(event, W.dtype), key=key
     )
