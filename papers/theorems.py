@@ -46,9 +46,7 @@ ALPHA = 0.3  # of the constraints
 DELTA = 0.05  # probability that a bound of the theorems fails
 SETS, HELD_OUT = 1024, 16_384
 SHIFTS = (0.75, 1.0)  # sizes of the noise
-ATOM = jax.jit(
-    lambda: jax.nn.relu(jax.random.normal(jax.random.key(7), (ATOMS, DIM)))
-)()
+ATOM = jax.nn.relu(jax.random.normal(jax.random.key(7), (ATOMS, DIM)))
 MODEL = UnrolledTransformer(dim=DIM, num_layers=DEPTH)
 CONSTRAINTS = descent_constraints(ALPHA, num_layers=DEPTH)
 

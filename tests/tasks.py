@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -55,12 +54,8 @@ class InMemory:
 
 def perturbed(params: Any) -> Any:
     rng = np.random.default_rng(0)
-
-    def moved(leaf: Any) -> jax.Array:
-        move = 0.05 * rng.normal(size=leaf.shape)
-        return jnp.asarray(np.asarray(leaf) + move.astype(leaf.dtype))
-
-    return jax.tree.map(moved, params)
+    move = lambda leaf: 0.05 * rng.normal(size=leaf.shape) + np.asarray(leaf)
+    return jax.device_put(jax.tree.map(move, params))
 
 
 def assert_resumes(

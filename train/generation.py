@@ -2,7 +2,6 @@
 its first layers."""
 
 import functools
-import operator
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -104,9 +103,10 @@ def answer(
     began = time.monotonic()
     for places in _batches(tokens, settings.batch):
         texts = [tokens[place] for place in places]
-        key = _rows_of(keys, places)
         try:
-            generated = run(opened.config, opened.params, texts, **options, key=key)
+            generated = run(
+                opened.config, opened.params, texts, **options, key=keys[places]
+            )
         except ValueError as error:  # NaN in the logits: all else is checked before
             raise UserError(
                 f"{opened.name} cannot answer ({one_line(error)})"
@@ -121,9 +121,6 @@ def answer(
         figures.append({name: one[kept] for name, one in values if one is not None})
     log(_summary(figures, time.monotonic() - began))
     return [answers[place] for place in range(len(tokens))]
-
-
-_rows_of = jax.jit(operator.getitem)
 
 
 def _check_settings(opened: Opened, settings: Settings) -> None:

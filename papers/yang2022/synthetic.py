@@ -1,7 +1,6 @@
 """The numbers of Figs. 1 to 4: regions of descent, and alternating descent."""
 
-import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -83,16 +82,20 @@ def grid(half_side: float, points: int) -> np.ndarray:
 
 def descent_regions(points: int) -> list[tuple[np.ndarray, Ball]]:
     """S(C) on the grid and the ball that bounds it, for `RATIOS` (Lemma 4.3)."""
-    plane = jnp.asarray(grid(WINDOW_1, points))
-    ends = jnp.asarray(MINIMISER_F), jnp.asarray(MINIMISER_H)
-    curvature = {"smoothness_f": 1.0, "convexity_h": 1.0}
-    regions = []
-    for ratio in RATIOS:
-        region = functools.partial(in_descent_region, constant=ratio, **curvature)
-        inside = np.asarray(jax.jit(region)(plane, *ends))
-        ball = jax.jit(apollonian_ball, static_argnums=2)(*ends, ratio)
-        regions.append((inside, ball))
-    return regions
+
+    @jax.jit
+    def regions(*at: Array) -> list[Any]:
+        curvature = {"smoothness_f": 1.0, "convexity_h": 1.0}
+        return [
+            (
+                in_descent_region(*at, constant=ratio, **curvature),
+                apollonian_ball(*at[1:], ratio),
+            )
+            for ratio in RATIOS
+        ]
+
+    ends = map(np.float32, (MINIMISER_F, MINIMISER_H))
+    return jax.device_get(regions(grid(WINDOW_1, points), *ends))
 
 
 def proximal_regions(points: int, seed: int) -> ProximalRegions:
@@ -102,7 +105,6 @@ def proximal_regions(points: int, seed: int) -> ProximalRegions:
     b = generator.normal(size=2)
     hessian = 2.0 * (W.T @ W + np.eye(2))
     step_size = 1.0 / float(np.linalg.eigvalsh(hessian)[-1])
-    plane = jnp.asarray(grid(WINDOW_4, points))
 
     def h(y: Float[Array, "*batch two"]) -> Float[Array, "*batch"]:
         mapped = y @ jnp.asarray(W.T, y.dtype)
@@ -111,10 +113,12 @@ def proximal_regions(points: int, seed: int) -> ProximalRegions:
 
     @jax.jit
     def regions(plane: Array) -> list[Array]:
-        region = functools.partial(in_proximal_region, h, plane, step_size=step_size)
-        return [region(kappa=kappa) for kappa in KAPPAS]
+        return [
+            in_proximal_region(h, plane, step_size=step_size, kappa=kappa)
+            for kappa in KAPPAS
+        ]
 
-    inside = regions(plane)
+    inside = regions(grid(WINDOW_4, points))
     minimiser = np.linalg.solve(hessian, 2.0 * b)
     return ProximalRegions(np.stack(inside), W, b, step_size, minimiser)
 
@@ -175,7 +179,7 @@ def alternating_trace(
         energy=trace["energy"].reshape(-1)[:-1],
         states=trace["states"].reshape(-1, tokens, width)[:-1],
         ratio=trace["ratio"],
-        minimum=sum(map(float, jax.jit(lambda y: (f(y), g(y)))(lowest))),
+        minimum=float(f(lowest)) + float(g(lowest)),
         minimiser=minimiser,
         constant=float(descent_constant(length, length, smoothness["g"])),
         smoothness=smoothness,

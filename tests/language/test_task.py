@@ -26,10 +26,9 @@ pytestmark = pytest.mark.xdist_group("language")
 @pytest.fixture(scope="module")
 def started(task_of):
     task, rng = task_of(train_gamma=0.0), np.random.default_rng(1)
-    draw = lambda leaf: jnp.asarray(
-        rng.normal(scale=0.5, size=leaf.shape).astype(leaf.dtype)
-    )
-    params = jax.tree.map(draw, jax.eval_shape(task.init, jax.random.key(1)))
+    draw = lambda leaf: rng.normal(scale=0.5, size=leaf.shape)
+    shapes = jax.eval_shape(task.init, jax.random.key(1))
+    params = jax.device_put(jax.tree.map(draw, shapes))
     return task, params, wide(params["decoder"])
 
 
@@ -181,15 +180,14 @@ def test_dropout_is_of_steps_of_training_and_not_of_readings(started):
     training = base.trial._replace(augment=True)
 
     def losses(one, trial):
-        def run(params):
-            drawn = one.corrupt(rows, trial, jax.random.key(0))
-            return one.losses(params, drawn, trial)[0]
+        drawn = one.corrupt(rows, trial, jax.random.key(0))
+        found = jax.jit(one.losses, static_argnums=2)(params, drawn, trial)
+        return np.asarray(found[0])
 
-        return jax.jit(run)(params)
-
-    plain, reading, step = map(
-        np.asarray,
-        (losses(base, training), losses(task, base.trial), losses(task, training)),
+    plain, reading, step = (
+        losses(base, training),
+        losses(task, base.trial),
+        losses(task, training),
     )
     np.testing.assert_array_equal(plain, reading)
     np.testing.assert_allclose(plain[:, 0], step[:, 0], rtol=1e-6)

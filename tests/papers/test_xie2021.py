@@ -62,9 +62,14 @@ def test_nan_is_never_right_and_leaves_no_ball():
     slope of NaN moves nothing."""
     images, labels = np.full((2, 2, 2, 1), 0.5, np.float32), np.zeros(2, np.int32)
     keys = jax.random.split(jax.random.key(0), 2)
-    lost = lambda pixels: jnp.nan * linear(np.ones((2, 2, 1)))(pixels)
-    run = jax.jit(functools.partial(attack, lost, num_steps=3))
-    result = run(images, labels, keys, 0.5)
+    result = attack(
+        lambda pixels: jnp.nan * linear(np.ones((2, 2, 1)))(pixels),
+        images,
+        labels,
+        keys,
+        0.5,
+        num_steps=3,
+    )
     assert np.isfinite(result.images).all()
     assert not np.asarray(result.right).any()
     assert not np.asarray(result.robust).any()
@@ -75,8 +80,14 @@ def test_an_attack_finds_its_way_where_the_answer_is_sure():
     no slope."""
     weights = np.full((2, 2, 1), 25.0, np.float32)
     images, labels = np.full((1, 2, 2, 1), 0.6, np.float32), np.zeros(1, np.int32)
-    run = jax.jit(functools.partial(attack, linear(weights), num_steps=5))
-    result = run(images, labels, jax.random.split(jax.random.key(0), 1), 0.5)
+    result = attack(
+        linear(weights),
+        images,
+        labels,
+        jax.random.split(jax.random.key(0), 1),
+        0.5,
+        num_steps=5,
+    )
     np.testing.assert_allclose(result.images, images - 0.25, atol=0.02)
 
 

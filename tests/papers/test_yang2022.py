@@ -124,19 +124,9 @@ def test_figure_4_fills_the_points_of_theorem_5_1(drawn):
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (
-            ["--only", "5"],
-            ["--data.root", "glue/SST-2/{train,dev,test}.tsv", "aclImdb"],
-        ),
-    ],
-)
-def test_what_the_user_can_mend_is_told_in_one_line(capsys, arguments, words):
-    assert main(arguments) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1
-    assert lines[0].startswith("error: ")
-    for word in words:
-        assert word in lines[0]
+def test_what_the_user_can_mend_is_told_in_one_line(capsys):
+    assert main(["--only", "5"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    for word in ("--data.root", "glue/SST-2/{train,dev,test}.tsv", "aclImdb"):
+        assert word in line

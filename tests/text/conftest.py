@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -171,11 +170,8 @@ def built(task_of: Callable[..., Task]) -> Callable[..., tuple[Task, Any]]:
         init = task_of(experiment, **fields).init
         return jax.device_get(jax.jit(init)(jax.random.key(3)))
 
-    def copied(leaf: Any) -> jax.Array:
-        return jnp.asarray(np.array(leaf))  # a step deletes its state
-
     def build(experiment: str, **fields: Any) -> tuple[Task, Any]:
-        params = jax.tree.map(copied, drawn(experiment, **fields))
+        params = jax.device_put(jax.tree.map(np.array, drawn(experiment, **fields)))
         return task_of(experiment, **fields), params
 
     return build

@@ -30,7 +30,7 @@ SHARES = {0.0: 9, 0.6: 8, 2.0: 5}  # by gamma, of ten texts those that are right
 
 
 def jnp_batch(batch):
-    return TokenBatch(*map(jnp.asarray, batch))
+    return jax.device_put(TokenBatch(*batch))
 
 
 def first_batch(data, **options):

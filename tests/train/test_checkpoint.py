@@ -15,10 +15,9 @@ from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.core.checkpoint import Checkpoints
 from unroll_jax.train.system.distributed import digest
 
-STATE = {
-    "params": jnp.asarray(np.arange(1000.0)),
-    "duals": (jnp.asarray(0), jnp.asarray(np.ones((3, 4)))),
-}
+STATE = jax.device_put(
+    {"params": np.arange(1000.0), "duals": (np.int32(0), np.ones((3, 4)))}
+)
 NOTES = {"train_seconds": 1.5, "messages": ["step 2: all well"]}
 SCORES = {10: 1.0, 20: 5.0, 30: 2.0, 40: 3.0, 50: 0.0}
 
@@ -211,7 +210,7 @@ def test_the_best_is_read_while_the_run_deletes_others(tmp_path, monkeypatch):
 
 MISFITS = [
     (
-        {**STATE, "params": jnp.asarray(np.zeros((10, 100)))},
+        {**STATE, "params": jax.device_put(np.zeros((10, 100)))},
         r"params is \(1000,\) there, \(10, 100\) here",
     ),
     ({"params": STATE["params"]}, r"duals/0 is \(\) there, None here"),

@@ -7,6 +7,7 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from tests.errors import one_line
@@ -67,8 +68,9 @@ def runs(changed):
 def _replay(config, rows):
     dual, settings = config.dual, config.constraints
     lam = integral = np.broadcast_to(np.array(dual.start), 3).astype(float)
-    waiting, history, count = [], [], 0
-    first = second = np.zeros(3)  # moments of Adam
+    waiting, history = [], []
+    init, update = map(jax.jit, optax.adam(RATE))
+    moments = init(lam)
     for step, violations in enumerate(rows.prices.violations.astype(np.float64)):
         history.append(lam)
         if step < settings.warmup_steps:
@@ -81,11 +83,7 @@ def _replay(config, rows):
             pressure = pressure - lam / settings.resilience
         move = RATE * pressure
         if dual.optimizer == "adam":
-            count += 1
-            first = 0.9 * first + 0.1 * pressure
-            second = 0.999 * second + 0.001 * pressure**2
-            size = np.sqrt(second / (1.0 - 0.999**count))
-            move = RATE * first / (1.0 - 0.9**count) / (size + 1e-8)
+            move, moments = update(-pressure, moments)
         integral = np.maximum(integral + move, 0)
         gain = dual.proportional_gain if dual.optimizer == "pi" else 0.0
         lam = np.clip(integral + gain * pressure, 0, dual.cap)
@@ -123,11 +121,9 @@ def test_only_layers_compute_in_bfloat16(changed, clips):
         task = make(changed(**fields, **{"model.dtype": dtype}), clips)
         plan = make_plan(task)
         step = functools.partial(train_step, task, plan)
-        start = functools.partial(first_state, task, plan, 0)
+        start = jax.jit(functools.partial(first_state, task, plan, 0))()
         ends.append(
-            jax.jit(lambda b, s=step, z=start: jax.lax.scan(s, z(), b))(
-                np.stack(several)
-            )
+            jax.jit(lambda b, s=step, z=start: jax.lax.scan(s, z, b))(np.stack(several))
         )
     for leaf in jax.tree.leaves(ends):
         assert leaf.dtype in (jnp.float32, jnp.int32, jnp.uint32)

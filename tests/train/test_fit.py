@@ -5,6 +5,7 @@ import re
 from types import SimpleNamespace
 from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -53,7 +54,7 @@ def test_a_task_comes_within_its_bounds_and_callbacks_hear(tmp_path):
     assert evaluation["layer_losses"][1] < 0.6 * evaluation["layer_losses"][0]
 
 
-X = jnp.asarray(np.ones(3))
+X = jax.device_put(np.ones(3))
 NARROW = {name: array[:, :4] for name, array in VALIDATION.items()}
 NOT_FINITE = np.where(np.arange(64)[:, None] == 5, np.nan, TRAIN["clean"])
 REFUSED = [

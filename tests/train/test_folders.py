@@ -130,10 +130,16 @@ def test_seconds_of_training_add_up_over_a_resume(tmp_path, monkeypatch):
     assert evaluation["train_seconds"] == 10.0 * evaluation["best_step"]
 
 
-def test_figures_of_data_that_are_no_json_leave_no_folder(tmp_path):
-    for wrong in ({"size": jnp.inf}, {1: 2}, [1]):
-        task = steady()._replace(fingerprint=lambda wrong=wrong: wrong)
-        with one_line("must be (finite numbers|a dict|texts)"):
+def test_figures_that_are_no_json_leave_no_folder(tmp_path):
+    """Those of data and, before any training, those of an evaluation."""
+    for name, wrong, words in (
+        ("fingerprint", {"size": jnp.inf}, "must be finite numbers"),
+        ("fingerprint", {1: 2}, "must be texts"),
+        ("fingerprint", [1], "must be a dict"),
+        ("baselines", {"key": object()}, "evaluate.*'key'.* must be finite numbers"),
+    ):
+        task = steady()._replace(**{name: lambda *_, wrong=wrong: wrong})
+        with one_line(words):
             fit(task, out=tmp_path / "run", log=quiet)
     assert not (tmp_path / "run").exists()
 

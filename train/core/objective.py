@@ -126,7 +126,7 @@ def multipliers_in_order(plan: Plan, opt_state: Any) -> np.ndarray | None:
     """Returns the multipliers in the order of the constraints, or None without any."""
     if not plan.constraints:
         return None
-    return _known_in_order(plan, _prices(plan, opt_state))
+    return _in_order(plan, _prices(plan, opt_state), np.stack)
 
 
 def judge(plan: Plan, samples: np.ndarray, opt_state: Any) -> tuple[Row, float]:
@@ -171,11 +171,11 @@ def describe_layers(plan: Plan, samples: np.ndarray, opt_state: Any) -> Row:
         return {}
     means = samples.mean(axis=0)
     report = held_out(plan, samples, opt_state)
-    multipliers = _known_in_order(plan, _prices(plan, opt_state))
+    multipliers = _in_order(plan, _prices(plan, opt_state), np.stack)
     outputs = means if plan.of_means else samples
     sums = column_sums(plan.constraints, outputs, None)
     excess = violations(plan.constraints, column_means(sums))
-    enforced = _known_in_order(plan, excess)
+    enforced = _in_order(plan, excess, np.stack)
     # explicit ones restart at the end of an epoch, when runs are validated
     slack = slacks_at_rest(plan, multipliers)
     figures = {
@@ -218,7 +218,7 @@ def held_out(plan: Plan, samples: np.ndarray, opt_state: Any) -> ConstraintRepor
     if plan.form == "difference":
         # multipliers of differences are per unit of the loss, these of a share
         bounds = zip(plan.stated, _bounds(plan, samples), strict=True)
-        found = {name: np.asarray(found[name]) * float(bound) for name, bound in bounds}
+        found = {name: found[name] * bound for name, bound in bounds}
     return held_out_report(plan.stated, sums, found, tolerance=plan.tolerance)
 
 
@@ -261,14 +261,9 @@ def _in_form(plan: Plan, report: ConstraintReport) -> np.ndarray:
     return shares
 
 
-def _in_order(plan: Plan, by_name: dict[str, Array]) -> Any:
+def _in_order(plan: Plan, by_name: dict[str, Array], stack: Any = jnp.stack) -> Any:
     # JAX sorts names: layer 10 comes before layer 2
-    return jnp.stack([by_name[name] for name in plan.constraints])
-
-
-def _known_in_order(plan: Plan, by_name: dict[str, Array]) -> np.ndarray:
-    # JAX would compile a program for each operation on them
-    return np.stack([np.asarray(by_name[name]) for name in plan.constraints])
+    return stack([by_name[name] for name in plan.constraints])
 
 
 def _named(plan: Plan, figure: str, values: Any) -> dict[str, float | None]:

@@ -34,7 +34,6 @@ START: dict[str, Any] = {
     "W_init": scaled_identity(MIXING),
     "U_init": scaled_identity(1.0 - MIXING),
 }
-probabilities = jax.jit(jax.nn.softmax)
 
 
 def check_noise(gamma: float, seed: int) -> None:

@@ -31,7 +31,7 @@ from ...core.metrics import Predictions, write_predictions
 from ...core.task import Log, Params, Row, Task
 from ...data.pictures import ImageSpec
 from ...system.distributed import fetch
-from ..common import pictures_of, probabilities, to_unit
+from ..common import pictures_of, to_unit
 from ..images.task import Classifier, classification, load_images, without_images
 from .options import CertifiedConfig, CertifiedNetwork
 
@@ -167,8 +167,7 @@ def make(options: CertifiedConfig, data: Any) -> Task:
                 radius=math.sqrt(math.prod(spec.shape)),
                 dtype="float64",
             )
-            given = None if labels is None else np.asarray(labels, np.int32)
-            radius = margins_of(wide, logits, given, bound)
+            radius = margins_of(wide, logits, labels, bound)
             return np.asarray(logits), np.asarray(radius)
 
     def read_test(params: Params) -> tuple[np.ndarray, np.ndarray]:
@@ -190,8 +189,7 @@ def make(options: CertifiedConfig, data: Any) -> Task:
         found = []
         for batch in data.examples("validation", batch_size=READ_TOGETHER):
             logits = base.inner.read(params, batch.images)
-            labels = np.asarray(batch.labels, np.int32)
-            found.append(np.asarray(margins_of(host, logits, labels)))
+            found.append(np.asarray(margins_of(host, logits, batch.labels)))
         shares = _shares(np.concatenate(found), options.radii)
         return figures | {"certified": float(np.mean(list(shares.values())))}
 
@@ -224,7 +222,7 @@ def make(options: CertifiedConfig, data: Any) -> Task:
         a list, scaled as the train images."""
         pictures, several = pictures_of(inputs, spec.shape)
         logits, radii = radii_of(fetch(params), pictures)
-        shares = np.asarray(probabilities(logits))
+        shares = np.asarray(jax.jit(jax.nn.softmax)(logits))
         found = [
             Certified(spec.class_names[int(one.argmax())], share, float(radius))
             for one, share, radius in zip(logits, shares, radii, strict=True)
@@ -257,15 +255,13 @@ def _attack(params: Params, task: Task, options: CertifiedConfig, radii: Any) ->
     count = min(options.attack_examples, total)
     numbers = np.arange(count) * total // count
     batch = data.read("test", numbers)
-    labels = np.asarray(batch.labels, np.int32)
     shares = {}
     gaps = {}
     for radius in sorted(options.attacks):
         least = _least_margins(
             task.inner.logits,
             params,
-            batch.images,
-            labels,
+            *batch,
             radius,
             options.attack_steps,
         )

@@ -29,7 +29,7 @@ from ...data.files import SPLITS
 from ...data.pictures import ImageSpec
 from ...data.prepared import keep_examples
 from ...sharding import gathered, rematerialised
-from ..common import on_batches, pictures_of, probabilities, to_unit, train_batches
+from ..common import on_batches, pictures_of, to_unit, train_batches
 from . import data as images
 from .models import (
     FEATURES,
@@ -287,7 +287,7 @@ def classification(
         if of_scenes:
             found: list[Any] = list(best.astype(np.uint8))
         else:
-            shares = np.asarray(probabilities(logits))
+            shares = np.asarray(jax.jit(jax.nn.softmax)(logits))
             found = [
                 Label(spec.class_names[int(place)], share)
                 for place, share in zip(best, shares, strict=True)
