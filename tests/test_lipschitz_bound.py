@@ -16,6 +16,7 @@ from tests.reference import gaussian
 from unroll_jax import certificates
 from unroll_jax.certificates import lipschitz
 from unroll_jax.energies import (
+    Monotone,
     convex_equilibrium,
     convex_potential,
     convex_potential_conv,
@@ -276,3 +277,20 @@ def test_weights_out_of_range_are_never_certified():
         logits = np.tile(np.float32([0.0, 1.0]), (64, 1))
         radius = jax.jit(certificates.certified_radius)(logits, bound=bound)
         assert not np.any(np.asarray(radius) > 0.0)
+
+
+def test_an_activation_that_changes_is_read_again():
+    """NumPy's functions serve, too. The radius is a copy."""
+    params = stacked(convex_potential(DIM, 9), 6)
+    slope = np.ones(())
+    radius = np.full(64, 0.5)
+    sigma = Monotone(lambda t: slope * np.tanh(t), lambda t: slope * np.log(np.cosh(t)))
+    given = {"x": inputs((DIM,)), "radius": radius}
+    named = lipschitz(params, activation="tanh", **given)
+    before = lipschitz(params, activation=sigma, **given)
+    assert_allclose(before.error, named.error, rtol=1e-9)
+    slope[...] = 0.25
+    after = lipschitz(params, activation=sigma, **given)
+    assert np.all(after.error < before.error)
+    radius[:] = 9.0
+    assert np.all(after.radius == 0.5)

@@ -20,8 +20,6 @@ SQUARINGS = 10
 LOGARITHMS = 64
 
 
-@functools.partial(jax.jit, static_argnames="num_squarings", inline=True)
-@full_precision(always=True)
 def matrix_norm_bound(
     A: Array, *, num_squarings: int = SQUARINGS
 ) -> Float[Array, "*batch"]:
@@ -61,10 +59,14 @@ def matrix_norm_bound(
       >>> round(float(matrix_norm_bound(A, num_squarings=0)), 3)
       3.009
     """
-    require(
-        jnp.ndim(A) >= 2, "A", "hold matrices (*batch, h, m)", f"shape {jnp.shape(A)}"
-    )
     A = jnp.asarray(A)
+    require(A.ndim >= 2, "A", "hold matrices (*batch, h, m)", f"shape {A.shape}")
+    return _matrix_norm_bound(A, int(num_squarings))
+
+
+@functools.partial(jax.jit, static_argnums=1, inline=True)
+@full_precision(always=True)
+def _matrix_norm_bound(A: Array, num_squarings: int) -> Array:
     A = A.astype(compute_dtype(A))
     height, width = A.shape[-2:]
 

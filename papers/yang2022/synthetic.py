@@ -84,18 +84,18 @@ def descent_regions(points: int) -> list[tuple[np.ndarray, Ball]]:
     """S(C) on the grid and the ball that bounds it, for `RATIOS` (Lemma 4.3)."""
 
     @jax.jit
-    def regions(*at: Array) -> list[Any]:
+    def regions(points: Array, f: Array, h: Array) -> list[Any]:
         curvature = {"smoothness_f": 1.0, "convexity_h": 1.0}
         return [
             (
-                in_descent_region(*at, constant=ratio, **curvature),
-                apollonian_ball(*at[1:], ratio),
+                in_descent_region(points, f, h, constant=ratio, **curvature),
+                apollonian_ball(f, h, ratio),
             )
             for ratio in RATIOS
         ]
 
-    ends = map(np.float32, (MINIMISER_F, MINIMISER_H))
-    return jax.device_get(regions(grid(WINDOW_1, points), *ends))
+    f, h = np.array([MINIMISER_F, MINIMISER_H], np.float32)
+    return jax.device_get(regions(grid(WINDOW_1, points), f, h))
 
 
 def proximal_regions(points: int, seed: int) -> ProximalRegions:

@@ -287,6 +287,29 @@ def test_the_report_has_layers_in_their_order_beyond_the_ninth():
     assert [group.price for group in report.groups] == list(range(12))
 
 
+@pytest.mark.parametrize("form", ["ratio", "log_ratio"])
+@pytest.mark.parametrize("losses", [[0.0, -1.0, 1.0], [0.0, np.nan, 1.0]])
+def test_a_broken_loss_over_bound_zero_is_nan(form, losses):
+    named = uj.descent_constraints(0.25, num_layers=2, form=form)
+
+    @jax.jit
+    def both(losses):
+        smooth, _ = batch_violations(named, losses, None)
+        return uj.descent_constraints(0.25, form=form)(losses), smooth["layer 1"]
+
+    every, one = both(jnp.array(losses))
+    assert np.isnan(one)
+    assert np.isnan(every[0])
+
+
+def test_a_selection_of_constraints_reads_its_own_losses_only():
+    named = uj.descent_constraints(0.25, num_layers=3, form="ratio")
+    chosen = {"layer 1": named["layer 1"]}
+    for losses in ([4.0, 2.0], [4.0, 2.0, -1.0, 1.0]):
+        smooth, _ = batch_violations(chosen, jnp.array(losses), None)
+        assert_allclose(smooth["layer 1"], -1.0 / 3.0, rtol=1e-6)
+
+
 def test_a_compiled_step_grows_in_proportion_to_the_layers():
     """XLA once copied the operations of all layers to every kernel: 4,788 here."""
     depth = 24

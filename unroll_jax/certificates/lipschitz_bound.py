@@ -1,6 +1,7 @@
 """Lipschitz constants of chains of layers, with the rounding error of their
 evaluation."""
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Iterator
@@ -32,6 +33,9 @@ Part = (
     | Float[np.ndarray, "_ _"]
     | Callable[[Array], Array]
 )
+
+# (function of sigma, a layer and arrays, layer, arrays) -> its value on the host
+Run = Callable[..., Any]
 
 # Units of rounding that an activation may be off, relative to |sigma(t)| + |sigma(0)|.
 ACTIVATION_UNITS = 16
@@ -91,7 +95,7 @@ class _Potential(NamedTuple):
     """A potential in float64 numbers; those of hidden units in the shape of b.
 
     Attributes:
-      params, sigma: of the layer.
+      params: of the layer.
       inverse: 1 / T.
       root: the square root of the computed 1 / T, at most.
       difference: relative, of the computed 1 / T from 1 / T.
@@ -102,7 +106,6 @@ class _Potential(NamedTuple):
     """
 
     params: ConvexPotentialParams
-    sigma: Callable[[Array], Array]
     inverse: Any
     root: Any
     difference: Any
@@ -178,10 +181,12 @@ def lipschitz(
             "parts, x and radius must be known, got a traced value; call lipschitz"
             " outside of jax.jit"
         )
-    radius = np.asarray(radius, float)
+    radius = np.array(radius, float)  # a copy: the bound keeps it
     require(np.all(radius >= 0.0), "radius", "be at least 0", radius)
 
-    sigma = jax.tree_util.Partial(resolve_monotone(activation).value)
+    sigma = resolve_monotone(activation).value
+    # A function of the caller's may change between calls, and may be NumPy's.
+    run = _compiled if isinstance(activation, str) else _eager
     unit = float(jnp.finfo(dtype).eps) / 2
     with jax.enable_x64(True), np.errstate(all="ignore"):
         z = _rounded(x, dtype)
@@ -193,11 +198,12 @@ def lipschitz(
             elif not isinstance(part, ConvexPotentialParams):
                 state = _behind_matrix(part, state, unit)
             else:
-                layer = _potential(part, sigma, state.z, unit)
+                layer = _potential(part, state.z, unit)
+                of = functools.partial(run, sigma)
                 if strength is None:
-                    state = _behind_step(layer, state, step_size)
+                    state = _behind_step(of, layer, state, step_size)
                 else:
-                    state = _behind_equilibrium(layer, state, strength, tol)
+                    state = _behind_equilibrium(of, layer, state, strength, tol)
         size = SLACK * (_lengths(state.z) + state.ball())
     return LipschitzBound(float(state.constant), state.error, size, reach)
 
@@ -229,7 +235,10 @@ def _behind_function(
     function: Callable[..., Any], state: _Reached, unit: float
 ) -> _Reached:
     """States behind a function that is 1-Lipschitz."""
-    z = np.asarray(function(jnp.asarray(state.z)))
+    after = function(jnp.asarray(state.z))
+    if not isinstance(after, jax.Array | np.ndarray):
+        raise TypeError(f"parts must return arrays, got {type(after).__name__}")
+    z = np.asarray(after)
     size = np.maximum(_lengths(state.z), _lengths(z)) + state.ball()
     error = state.error + SLACK * _gamma(MAX_WINDOW, unit) * size
     return state._replace(z=z, error=error)
@@ -247,10 +256,12 @@ def _behind_matrix(M: np.ndarray, state: _Reached, unit: float) -> _Reached:
     )
 
 
-def _behind_step(layer: _Potential, state: _Reached, step_size: float) -> _Reached:
+def _behind_step(
+    run: Run, layer: _Potential, state: _Reached, step_size: float
+) -> _Reached:
     """States behind z - a grad psi(z)."""
-    moved = step_size * np.asarray(_gradient(layer, state.z))
-    local, drift, size = jax.device_get(_gradient_errors(layer, state.z, state.ball()))
+    moved = step_size * run(_gradient, layer, state.z)
+    local, drift, size = run(_gradient_errors, layer, state.z, state.ball())
     rounding = 3.0 * layer.unit * (_lengths(state.z) + state.ball() + step_size * size)
     # The Jacobian has eigenvalues in [1 - a |Hessian|, 1].
     constant = max(1.0, step_size * layer.smoothness - 1.0)
@@ -263,13 +274,13 @@ def _behind_step(layer: _Potential, state: _Reached, step_size: float) -> _Reach
 
 
 def _behind_equilibrium(
-    layer: _Potential, state: _Reached, strength: float, tol: float
+    run: Run, layer: _Potential, state: _Reached, strength: float, tol: float
 ) -> _Reached:
     """States behind x - 2 z with z = c grad psi(z + x)."""
     x = state.z
     z = np.zeros_like(x)
     for _ in range(ITERATIONS):
-        z = strength * np.asarray(_gradient(layer, z + x))
+        z = strength * run(_gradient, layer, z + x)
 
     rate = strength * layer.smoothness
     # At rates of 1 and above there need be no equilibrium.
@@ -279,7 +290,7 @@ def _behind_equilibrium(
     # The second time with the distance of the last iterates from the equilibrium.
     for _ in range(2):
         ball = (1.0 + slope) * state.ball() + 2.0 * unsolved
-        local, drift, _ = jax.device_get(_gradient_errors(layer, z + x, ball))
+        local, drift, _ = run(_gradient_errors, layer, z + x, ball)
         local = strength * local + 3.0 * layer.unit * (size + _lengths(x) + ball)
         # The last iterate is within (tol |f| + local) / (1 - rate) of the equilibrium,
         # and one more evaluation is returned.
@@ -302,9 +313,7 @@ _relative_q = jax.jit(relative_q)
 _scaling = jax.jit(potential_scaling, static_argnums=1)
 
 
-def _potential(
-    params: ConvexPotentialParams, sigma: Any, z: np.ndarray, unit: float
-) -> _Potential:
+def _potential(params: ConvexPotentialParams, z: np.ndarray, unit: float) -> _Potential:
     """The norms of a potential on states like z."""
     W, b, log_q = params
     is_dense = W.ndim == 2
@@ -349,7 +358,6 @@ def _potential(
         smoothness = min(smoothness, float(norm) ** 2)
     return _Potential(
         params,
-        sigma,
         inverse,
         root,
         difference=ratio - 1.0,
@@ -361,25 +369,37 @@ def _potential(
     )
 
 
-@jax.jit
-def _gradient(layer: _Potential, z: Array) -> Array:
+def _eager(sigma: Callable[[Array], Array], function: Any, *args: Any) -> Any:
+    """``function(sigma, *args)``, on the host."""
+    return jax.device_get(function(sigma, *jax.tree.map(jnp.asarray, args)))
+
+
+def _compiled(sigma: Callable[[Array], Array], function: Any, *args: Any) -> Any:
+    return jax.device_get(_program(sigma, function, *args))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _program(sigma: Callable[[Array], Array], function: Any, *args: Any) -> Any:
+    return function(sigma, *args)
+
+
+def _gradient(sigma: Callable[[Array], Array], layer: _Potential, z: Array) -> Array:
     """grad psi(z) with the exact T."""
     W, b, _ = layer.params
-    activated = layer.sigma(opteq_linear(W, z) + b)
+    activated = sigma(opteq_linear(W, z) + b)
     return transposed_linear(W, layer.inverse * activated)
 
 
-@jax.jit
 def _gradient_errors(
-    layer: _Potential, z: Array, ball: Array
+    sigma: Callable[[Array], Array], layer: _Potential, z: Array, ball: Array
 ) -> tuple[Array, Array, Array]:
     """Rounding error of grad psi at states in a ball around z, its change at z by the
     rounding of T, and its norm in the ball."""
     W, b, _ = layer.params
     sizes = jnp.abs(W)
     gain = jnp.sqrt(layer.smoothness)
-    activated = jnp.abs(layer.sigma(opteq_linear(W, z) + b))
-    resting = jnp.abs(layer.sigma(jnp.zeros_like(activated)))
+    activated = jnp.abs(sigma(opteq_linear(W, z) + b))
+    resting = jnp.abs(sigma(jnp.zeros_like(activated)))
 
     # Norms weighted by T^-1/2: of W z + b, of its activation, of the products with W^T.
     terms = opteq_linear(sizes, jnp.abs(z)) + jnp.abs(b)

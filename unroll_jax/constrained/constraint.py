@@ -1,6 +1,7 @@
 """One type of constraint: sums over samples, a value of their means, and a bound."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -77,16 +78,17 @@ class SharedColumns(NamedTuple):
     takes longer to compile.
 
     Attributes:
-      of_all: ``(outputs, batch) -> [columns, ...]``, of all constraints in their order.
-      place: number of the constraint in that order, from 0.
+      at: ``(places, outputs, batch) -> {place: columns}``, of the constraints at some
+        places in their order.
+      place: that of this constraint, from 0.
     """
 
-    of_all: Callable[[Any, Any], Sequence[Mapping[str, tuple[Any, Any]]]]
+    at: Callable[..., Mapping[int, Mapping[str, tuple[Any, Any]]]]
     place: int
 
     def __call__(self, outputs: Any, batch: Any) -> Mapping[str, tuple[Any, Any]]:
         """Returns the columns of this constraint."""
-        return self.of_all(outputs, batch)[self.place]
+        return self.at([self.place], outputs, batch)[self.place]
 
 
 def column_sums(
@@ -118,14 +120,20 @@ def column_sums(
       0.75
     """
     _check_constraints(constraints)
-    sums: Sums = {}
-    shared: dict[Any, Sequence[Mapping[str, tuple[Any, Any]]]] = {}
-    for name, constraint in constraints.items():
-        columns = (constraint.strict if strict else None) or constraint.columns
+    chosen = {
+        name: (one.strict if strict else None) or one.columns
+        for name, one in constraints.items()
+    }
+    places = defaultdict[Any, list[int]](list)
+    for columns in chosen.values():
         if isinstance(columns, SharedColumns):
-            if columns.of_all not in shared:
-                shared[columns.of_all] = columns.of_all(outputs, batch)
-            pairs = shared[columns.of_all][columns.place]
+            places[columns.at].append(columns.place)
+    shared = {at: at(taken, outputs, batch) for at, taken in places.items()}
+
+    sums: Sums = {}
+    for name, columns in chosen.items():
+        if isinstance(columns, SharedColumns):
+            pairs = shared[columns.at][columns.place]
         else:
             pairs = columns(outputs, batch)
         sums[name] = {

@@ -212,7 +212,7 @@ class _Limits(NamedTuple):
     """Bounds on the losses of the last layers.
 
     Attributes:
-      shares: (C,), shares of the loss of the layer before; 0 for a number as bound.
+      shares: (C,), shares of the loss of the layer before, 0 for a number as bound.
       least: (C,), these numbers, or the least bounds, -inf for none.
       proxy: whether the loss of the layer before is a constant in gradients.
     """
@@ -223,9 +223,9 @@ class _Limits(NamedTuple):
 
     def of(self, losses: Array) -> Array:
         """Returns the bounds (..., C) at losses (..., L + 1)."""
-        shares = jnp.asarray(self.shares, losses.dtype)
-        least = jnp.asarray(self.least, losses.dtype)
-        before = _before(losses)[..., -len(self.shares) :]
+        shares = self.shares.astype(losses.dtype)
+        least = self.least.astype(losses.dtype)
+        before = _before(losses)[..., -len(shares) :]
         return _bound(before, shares, least, self.proxy)
 
 
@@ -236,7 +236,10 @@ def _before(losses: Array) -> Array:
 
 def _bound(before: Array, share: Any, least: Any, proxy: bool) -> Array:
     before = jax.lax.stop_gradient(before) if proxy else before
-    return jnp.where(share > 0.0, jnp.maximum(share * before, least), least)
+    raised = share * before
+    if np.any(np.greater(least, -np.inf)):
+        raised = jnp.maximum(raised, least)
+    return jnp.where(share > 0.0, raised, least)
 
 
 def _constraints(
@@ -282,17 +285,27 @@ def _constraint(
 
 
 def _sums(
-    limits: _Limits, depth: int, form: str, of_samples: bool, outputs: Any, batch: Any
-) -> list[dict[str, tuple[Array, int]]]:
-    """The columns of all constraints, in their order."""
+    limits: _Limits,
+    depth: int,
+    form: str,
+    of_samples: bool,
+    places: Sequence[int],
+    outputs: Any,
+    batch: Any,
+) -> dict[int, dict[str, tuple[Array, int]]]:
+    """The columns of the constraints at some places."""
     losses = jnp.atleast_2d(trees.widen("layer_losses", outputs))
-    fits = losses.ndim == 2 and losses.shape[1] > depth
-    wanted = f"be (samples, L + 1) or (L + 1,) with L of at least {depth}"
+    start, end = min(places), max(places) + 1
+    last = depth + end - len(limits.shares)
+    fits = losses.ndim == 2 and losses.shape[1] > last
+    wanted = f"be (samples, L + 1) or (L + 1,) with L of at least {last}"
     require(fits, "layer_losses", wanted, f"shape {losses.shape}")
-    count = len(limits.shares)
-    first = depth + 1 - count
+    limits = limits._replace(
+        shares=limits.shares[start:end], least=limits.least[start:end]
+    )
+    count = end - start
     relative = bool(np.any(limits.shares))
-    losses = losses[:, max(first - relative, 0) : depth + 1]
+    losses = losses[:, max(last + 1 - count - relative, 0) : last + 1]
     if form != "difference":
         losses = trees.within("layer_losses", losses, trees.NOT_NEGATIVE)
     each = {"loss": losses[:, -count:]}
@@ -306,7 +319,7 @@ def _sums(
         names = [name for name in sums if name != "before" or limits.shares[index]]
         return {name: (sums[name][index], len(losses)) for name in names}
 
-    return [pairs(index) for index in range(count)]
+    return {place: pairs(place - start) for place in places}
 
 
 def _quotient(losses: Array, bounds: Array, form: str) -> Array:
@@ -357,11 +370,11 @@ def _violations(make: Callable[[int], _Limits], form: str) -> Violations:
             wide = trees.within("layer_losses", wide, trees.NOT_NEGATIVE)
         bounds = limits.of(wide)
         of_layers = wide[..., -len(limits.shares) :]
+        # infinite where a bound of 0 leaves nothing to remove: NaN stays NaN there
+        scale = 1.0 if form == "difference" else _scale(bounds)
         if form == "log_ratio":
-            excess = _quotient(of_layers, bounds, form)
-        else:
-            scale = _scale(bounds) if form == "ratio" else 1.0
-            excess = (of_layers - bounds) / scale
-        return excess.astype(losses.dtype)
+            of_layers, bounds = _log(of_layers), _log(bounds)
+            scale = jnp.where(jnp.isinf(scale), jnp.inf, 1.0)
+        return ((of_layers - bounds) / scale).astype(losses.dtype)
 
     return violations

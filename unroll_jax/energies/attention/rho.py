@@ -208,7 +208,7 @@ def _derive(rho: Rho) -> Elementwise:
             return jnp.exp(rho.log_slope(z))
         return jax.vmap(jax.grad(rho.value))(z.ravel()).reshape(z.shape)
 
-    return jax.jit(slope, inline=True)
+    return slope
 
 
 def _logarithm(slope: Elementwise) -> Elementwise:

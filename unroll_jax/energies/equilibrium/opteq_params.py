@@ -95,7 +95,7 @@ def refuse_expansive(params: OptEqParams, z: Float[Array, "..."]) -> None:
             _norm_from_below(jnp.asarray(W, compute_dtype(W)), event, jax.random.key(0))
         )
     # The rounding of float32 products, or of the weights.
-    slack = max(1e-5, jnp.finfo(W.dtype).eps)
+    slack = max(1e-5, float(jnp.finfo(W.dtype).eps))
     if not size <= 1.0 + slack:
         raise ValueError(
             f"|W| must be at most 1, got {size:.4g}: keep it there"
