@@ -105,7 +105,8 @@ def column_sums(
     Args:
       constraints: constraints by name.
       outputs, batch: outputs of the model and the batch, as the constraints take them.
-      strict: take the exact columns of constraints that have them.
+      strict: take the exact columns of constraints that have them, as a report on
+        held-out data must. They have no gradient.
 
     Returns:
       ``{constraint: {column: (sum, count)}}`` in at least float32. A ValueError names a
