@@ -254,20 +254,24 @@ first = _once(init_state)
 @contextlib.contextmanager
 def clips_in_memory() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "unroll_jax.train.tasks.video.task.load", lambda config, *, log: CLIPS
-        )
-        patch.setattr(video, "make", traced_task)
-        patch.setattr(
-            "unroll_jax.train.core.loop.init_state",
-            lambda *run: jax.tree.map(jnp.copy, first(*run)),
-        )
-        for module in ("core.loop", "core.step", "core.evaluate"):
-            patch.setattr(f"unroll_jax.train.{module}.state_like", traced_state)
-        patch.setattr(
-            "unroll_jax.train.report.write_report", lambda *arguments, **options: None
-        )
+        _keep_in_memory(patch)
         yield
+
+
+def _keep_in_memory(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        "unroll_jax.train.tasks.video.task.load", lambda config, *, log: CLIPS
+    )
+    patch.setattr(video, "make", traced_task)
+    patch.setattr(
+        "unroll_jax.train.core.loop.init_state",
+        lambda *run: jax.tree.map(jnp.copy, first(*run)),
+    )
+    for module in ("core.loop", "core.step", "core.evaluate"):
+        patch.setattr(f"unroll_jax.train.{module}.state_like", traced_state)
+    patch.setattr(
+        "unroll_jax.train.report.write_report", lambda *arguments, **options: None
+    )
 
 
 def logged(config: VideoConfig, folder: Path) -> list[str]:
@@ -286,9 +290,9 @@ def evaluated_again(folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
-def in_memory() -> Iterator[None]:
-    with clips_in_memory():
-        yield
+def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    # by the test's own patches: two that end in another order leave clips behind
+    _keep_in_memory(monkeypatch)
 
 
 @pytest.fixture
