@@ -279,6 +279,18 @@ def test_weights_out_of_range_are_never_certified():
         assert not np.any(np.asarray(radius) > 0.0)
 
 
+def test_weights_of_another_shape_are_named():
+    conv = stacked(convex_potential_conv(2, 4), 0)
+    for name, part, shape in (
+        ("parts", stacked(convex_potential(4, 6), 0), (3, 5)),
+        ("parts", conv, (3, 8, 8, 3)),
+        ("x", conv, (3, 8, 2)),
+        ("parts", np.ones((4, 3)), (3, 5)),
+    ):
+        with pytest.raises(ValueError, match=f"^{name} must .*shape"):
+            lipschitz(part, x=np.ones(shape), radius=0.1)
+
+
 def test_an_activation_that_changes_is_read_again():
     """NumPy's functions serve, too. The radius is a copy."""
     params = stacked(convex_potential(DIM, 9), 6)

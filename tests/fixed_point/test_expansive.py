@@ -109,13 +109,9 @@ def test_the_objective_asks_for_consent_too():
     assert jax.eval_shape(allowed, params, z, x).shape == (3,)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
-def test_half_precision_weights_are_judged_in_float32(dtype):
-    layer = uj.opteq(2, 1)
-    params = layer.init(jax.random.key(0))
-    # of norm 1.0014 in float16, 1.011 in bfloat16
-    excess = 0.0535 if dtype == jnp.float16 else 0.15
-    W = jnp.array([[1.0, excess], [0.0, 0.1]], dtype)
-    z, x = jnp.zeros((1, 2), dtype), jnp.zeros((1, 1), dtype)
-    params = jax.tree.map(lambda leaf: leaf.astype(dtype), params)._replace(W=W)
-    stated_norm(lambda: uj.equilibrium(layer, params, z, x))
+def test_half_precision_weights_are_judged_in_float32():
+    layer = uj.opteq(2, 2, 2)
+    W = np.float16([[1.0, 0.0535], [0.0, 0.1]])  # of norm 1.0014
+    z = np.zeros((1, 2), np.float16)
+    params = layer.init(jax.random.key(0))._replace(W=W)
+    stated_norm(lambda: uj.equilibrium(layer, params, z, z))

@@ -1,7 +1,6 @@
 """Lipschitz constants of chains of layers, with the rounding error of their
 evaluation."""
 
-import functools
 import math
 import operator
 from collections.abc import Callable, Iterator
@@ -186,7 +185,11 @@ def lipschitz(
 
     sigma = resolve_monotone(activation).value
     # A function of the caller's may change between calls, and may be NumPy's.
-    run = _compiled if isinstance(activation, str) else _eager
+    call = _compiled if isinstance(activation, str) else _eager
+
+    def run(*args: Any) -> Any:
+        return jax.device_get(call(sigma, *args))
+
     unit = float(jnp.finfo(dtype).eps) / 2
     with jax.enable_x64(True), np.errstate(all="ignore"):
         z = _rounded(x, dtype)
@@ -199,11 +202,10 @@ def lipschitz(
                 state = _behind_matrix(part, state, unit)
             else:
                 layer = _potential(part, state.z, unit)
-                of = functools.partial(run, sigma)
                 if strength is None:
-                    state = _behind_step(of, layer, state, step_size)
+                    state = _behind_step(run, layer, state, step_size)
                 else:
-                    state = _behind_equilibrium(of, layer, state, strength, tol)
+                    state = _behind_equilibrium(run, layer, state, strength, tol)
         size = SLACK * (_lengths(state.z) + state.ball())
     return LipschitzBound(float(state.constant), state.error, size, reach)
 
@@ -245,6 +247,7 @@ def _behind_function(
 
 
 def _behind_matrix(M: np.ndarray, state: _Reached, unit: float) -> _Reached:
+    _check_fits(M.shape, state.z, len(M))
     constant = _norm(M)
     sizes = np.abs(M)
     of_sizes = _lengths(np.abs(state.z) @ sizes) + _norm(sizes) * state.ball()
@@ -254,6 +257,11 @@ def _behind_matrix(M: np.ndarray, state: _Reached, unit: float) -> _Reached:
         constant * state.error + SLACK * _gamma(len(M), unit) * of_sizes,
         constant * state.constant,
     )
+
+
+def _check_fits(shape: tuple[int, ...], z: np.ndarray, width: int) -> None:
+    wanted = f"take the states before them, of shape {z.shape}"
+    require(z.shape[-1] == width, "parts", wanted, f"weights of shape {shape}")
 
 
 def _behind_step(
@@ -317,6 +325,8 @@ def _potential(params: ConvexPotentialParams, z: np.ndarray, unit: float) -> _Po
     """The norms of a potential on states like z."""
     W, b, log_q = params
     is_dense = W.ndim == 2
+    _check_fits(W.shape, z, W.shape[-1 if is_dense else -2])
+    require(is_dense or z.ndim == 4, "x", "be images for a kernel", f"shape {z.shape}")
     image_shape = None if is_dense else z.shape[1:3]
     taps = math.prod(W.shape[:-2])
     # The sums over the taps bound the symbol of the convolution at each frequency.
@@ -370,17 +380,10 @@ def _potential(params: ConvexPotentialParams, z: np.ndarray, unit: float) -> _Po
 
 
 def _eager(sigma: Callable[[Array], Array], function: Any, *args: Any) -> Any:
-    """``function(sigma, *args)``, on the host."""
-    return jax.device_get(function(sigma, *jax.tree.map(jnp.asarray, args)))
+    return function(sigma, *jax.tree.map(jnp.asarray, args))
 
 
-def _compiled(sigma: Callable[[Array], Array], function: Any, *args: Any) -> Any:
-    return jax.device_get(_program(sigma, function, *args))
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _program(sigma: Callable[[Array], Array], function: Any, *args: Any) -> Any:
-    return function(sigma, *args)
+_compiled = jax.jit(_eager, static_argnums=(0, 1))
 
 
 def _gradient(sigma: Callable[[Array], Array], layer: _Potential, z: Array) -> Array:

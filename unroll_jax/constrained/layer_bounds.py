@@ -121,6 +121,7 @@ def descent_constraints(
 
     Example:
       >>> import jax.numpy as jnp
+      >>> from unroll_jax.constrained import batch_violations
       >>> constraints = descent_constraints(0.25, num_layers=2, reference=4.0)
       >>> losses = jnp.array([4.0, 2.0, 2.0])
       >>> smooth, _ = batch_violations(constraints, losses, None)
@@ -304,7 +305,7 @@ def _sums(
         shares=limits.shares[start:end], least=limits.least[start:end]
     )
     count = end - start
-    relative = bool(np.any(limits.shares))
+    relative = np.any(limits.shares)
     losses = losses[:, max(last + 1 - count - relative, 0) : last + 1]
     if form != "difference":
         losses = trees.within("layer_losses", losses, trees.NOT_NEGATIVE)
@@ -314,12 +315,10 @@ def _sums(
     elif relative:
         each["before"] = _before(losses)[:, -count:]
     sums = {name: jnp.unstack(jnp.sum(one, axis=0)) for name, one in each.items()}
-
-    def pairs(index: int) -> dict[str, tuple[Array, int]]:
-        names = [name for name in sums if name != "before" or limits.shares[index]]
-        return {name: (sums[name][index], len(losses)) for name in names}
-
-    return {place: pairs(place - start) for place in places}
+    return {
+        place: {name: (one[place - start], len(losses)) for name, one in sums.items()}
+        for place in places
+    }
 
 
 def _quotient(losses: Array, bounds: Array, form: str) -> Array:
