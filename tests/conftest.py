@@ -55,6 +55,22 @@ ROOMS = [
     if path.stem not in ("train", "__init__")
 ]
 jaxtyping.install_import_hook(ROOMS, "beartype.beartype")
+all_functions = jaxtyping.jaxtyped
+
+
+def jaxtyped(typechecker: Any) -> Callable[[Any], Any]:
+    """The hook's decorator, but for functions within functions. Each call of the outer
+    one would make their checks again, a tenth of all tests."""
+    check = all_functions(typechecker=typechecker)
+
+    def decorate(definition: Any) -> Any:
+        is_inner = "<locals>" in definition.__qualname__
+        return definition if is_inner else check(definition)
+
+    return decorate
+
+
+jaxtyping.jaxtyped = jaxtyped
 import jax  # noqa: E402
 
 from .programs import Programs  # noqa: E402
