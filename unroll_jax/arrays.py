@@ -20,6 +20,7 @@ __all__ = [
     "check_shape",
     "check_square",
     "common_dtype",
+    "not_an_array",
     "widen_integers",
 ]
 
@@ -37,10 +38,18 @@ def check_array(name: str, value: Any) -> None:
     dtype = getattr(value, "dtype", None)
     # dtypes of keys have no kind
     if dtype is None or getattr(dtype, "kind", "V") in "OSU":
-        raise TypeError(
-            f"{name} must be an array, got {type(value).__name__}; jnp.asarray makes"
-            " one"
+        raise not_an_array(name, value)
+
+
+def not_an_array(name: str, value: Any) -> TypeError:
+    """Returns the error on a value that is no array, with the way to one."""
+    way_out = "jnp.asarray makes one"
+    if callable(value):
+        way_out = (
+            "of a module pass the arrays: nnx.split, equinox.partition or linen's init"
+            " returns them"
         )
+    return TypeError(f"{name} must be an array, got {type(value).__name__}; {way_out}")
 
 
 def check_dtype(name: str, value: Any, kind: Any = jnp.floating) -> None:

@@ -52,9 +52,9 @@ def check_state(name: str, y: Any) -> None:
     """A TypeError unless a state holds arrays or numbers, a ValueError if empty."""
 
     def holds_numbers(node: Any) -> bool:
-        if not isinstance(node, list):
-            return False
-        return any(isinstance(entry, int | float) for entry in node)
+        return isinstance(node, list) and any(
+            isinstance(entry, int | float) for entry in node
+        )
 
     leaves = jax.tree_util.tree_leaves_with_path(y, is_leaf=holds_numbers)
     require(leaves, name, "hold at least one array", f"{y!r}")

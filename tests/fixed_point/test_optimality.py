@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
+from flax import linen
 from numpy.testing import assert_allclose
 from sklearn.linear_model import Lasso
 
@@ -416,3 +417,11 @@ def test_a_mistake_in_either_order_is_raised_as_it_is():
     wrong = uj.implicit_root(lambda a, z: z @ jnp.ones((3, 7)))(lambda a, z0: z0)
     with pytest.raises(TypeError, match="dot_general"):
         wrong(FOUR, np.ones(5))
+
+
+def test_a_module_is_a_constant_of_the_solver_and_no_state():
+    module = linen.Dense(1)  # a leaf without arrays, which has a dtype
+    solve = uj.implicit_argmin(lambda p, z, x: (z - p) ** 2)(lambda p, z0, x: z0)
+    assert float(jax.grad(solve)(FOUR, FOUR, module)) == 1.0
+    with pytest.raises(TypeError, match=r"solution must be .*module"):
+        solve(FOUR, module, FOUR)

@@ -213,4 +213,4 @@ def test_a_multiplier_of_train_data_has_not_wound_up_on_others(changed):
     _, plan = planned(changed(**{"dual.start": (1.0,)}))
     samples = np.array([[1.0, 0.1, 0.01]])
     figures = describe_layers(plan, samples, jax.jit(plan.optimizer.init)(np.zeros(2)))
-    assert "of 1 is of train data" in figures["constraint_report"][-1]
+    assert "of 1, wound up unless it binds in tr" in figures["constraint_report"][-1]

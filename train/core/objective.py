@@ -196,10 +196,7 @@ def describe_layers(plan: Plan, samples: np.ndarray, opt_state: Any) -> Row:
         **by_layer,
         **ratio_figures(samples),
         "feasible": report.feasible,
-        # the multipliers are of other data
-        "constraint_report": str(report)
-        .replace(" has wound up", " is of train data, where the bound may bind")
-        .splitlines(),
+        "constraint_report": str(report).splitlines(),
     }
 
 

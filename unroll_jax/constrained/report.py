@@ -100,12 +100,8 @@ class ConstraintReport(NamedTuple):
         norm = self.gradient_norm
         size = f"the gradient of the Lagrangian has norm {norm or 0.0:.3g}"
         if self.feasible:
-            ending = ""
-            if norm is not None and self.status != "met, wound up":
-                stationary = self.status == "met"
-                ending = (
-                    " and the point is stationary" if stationary else f", but {size}"
-                )
+            endings = {"met": " and the point is stationary", "met, wound up": ""}
+            ending = "" if norm is None else endings.get(self.status, f", but {size}")
             lines.append(f"Every constraint is met{ending}.")
         elif not np.isfinite(norm or 0.0):
             lines.append(f"Not finite: {size}.")
@@ -114,7 +110,8 @@ class ConstraintReport(NamedTuple):
             words = [one.words for one in self.groups if one.status == status]
             if status == SLACK:
                 words = [
-                    f"{one.name} (a multiplier of {one.wound_up:.3g} has wound up)"
+                    f"{one.name} (a multiplier of {one.wound_up:.3g}, wound up unless"
+                    " it binds in training)"
                     for one in self.groups
                     if one.wound_up > 0.0 and (self.feasible or one.status == SLACK)
                 ]

@@ -16,6 +16,7 @@ from unroll_jax.arrays import (
     check_dtype,
     check_finite,
     check_shape,
+    not_an_array,
 )
 from unroll_jax.descent import Anchor, Descent, Unchecked
 from unroll_jax.numerics import compute_dtype, linear
@@ -293,11 +294,7 @@ def check_kind(params: Any, kind: type) -> None:
     )
     for path, leaf in leaves:
         if not isinstance(leaf, jax.Array | np.ndarray | None):
-            name = f"params{jax.tree_util.keystr(path)}"
-            raise TypeError(
-                f"{name} must be an array, got {type(leaf).__name__}; jnp.asarray"
-                " makes one"
-            )
+            raise not_an_array(f"params{jax.tree_util.keystr(path)}", leaf)
 
 
 def check_params(params: Any, like: Any) -> None:

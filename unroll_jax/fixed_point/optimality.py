@@ -357,7 +357,8 @@ def _like(start: Any, program: Program) -> Float[Array, "b m"] | None:
 
 
 def _constant(tree: Any) -> Any:
-    def stop(leaf: Any) -> Any:
-        return jax.lax.stop_gradient(leaf) if hasattr(leaf, "dtype") else leaf
-
-    return jax.tree.map(stop, tree)
+    # modules of flax.linen are leaves that have a dtype
+    return jax.tree.map(
+        lambda leaf: jax.lax.stop_gradient(leaf) if hasattr(leaf, "astype") else leaf,
+        tree,
+    )
