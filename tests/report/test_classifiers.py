@@ -20,12 +20,14 @@ SCORES = (0.7, 0.5)
 
 @pytest.fixture
 def write_scenes(tmp_path):
-    """``write(seed, state, images)``: a run of segment-fcn."""
+    """``write(seed, state, images)``: a run of camvid-fcn."""
 
     def write(seed, state="finished", images=0):
         folder = tmp_path / f"{seed}-{state}-{images}"
         folder.mkdir()
-        config = dataclasses.replace(EXPERIMENTS["segment-fcn"].config, seed=seed)
+        config = dataclasses.replace(EXPERIMENTS["camvid-fcn"].config, seed=seed)
+        data = dataclasses.replace(config.data, root="scans/town")
+        config = dataclasses.replace(config, data=data)
         evaluation = {
             "class_names": NAMES,
             "confusion": COUNTS[seed],
@@ -36,7 +38,7 @@ def write_scenes(tmp_path):
         }
         row = {"kind": "train", "step": 1, "accuracy": 0.8}
         files = {
-            "config.json": identity("segment-fcn", config, {}),
+            "config.json": identity("camvid-fcn", config, {}),
             "status.json": {"state": state, "steps": 1, "messages": []},
             "evaluation.json": evaluation,
             "metrics.jsonl": row,
@@ -58,17 +60,17 @@ def test_scenes_and_matrices_are_shown_with_floors(write_scenes):
     assert [axes.get_title() for axes in shown[:3]] == [
         "scene",
         "labels (black: not counted)",
-        "segment-fcn",
+        "camvid-fcn on town",
     ]
     predicted = shown[2].images[0].get_array()
     assert np.ptp(predicted.reshape(-1, 3), axis=0).max() == 0.0, "one class is one"
     shares = matrix.figure.axes[0].images[0].get_array()
     np.testing.assert_allclose(shares, [[100 * 11 / 14, 100 * 3 / 14], [50.0, 50.0]])
     rows = dict(table.rows)
-    assert rows["intersection over union"] == "0.6 [0.5, 0.7]"
+    assert rows["mean IoU"] == "0.6 [0.5, 0.7]"
     # the most frequent class everywhere overlaps 7 of 8 of one class, 0 of the other
     assert report.verdict == [
-        "Mean IoU (%): segment-fcn 60.00.",
+        "Mean IoU (%): camvid-fcn on town 60.00.",
         "Mean IoU (%) without a network: majority class 43.75.",
     ]
     assert report.warnings == []
@@ -76,7 +78,7 @@ def test_scenes_and_matrices_are_shown_with_floors(write_scenes):
 
 def test_runs_that_train_are_not_final_in_a_ranking(write_scenes):
     report = make_report([write_scenes(0, state="running")], log=quiet)
-    assert report.verdict[0] == "Mean IoU (%): segment-fcn 70.00 (not final)."
+    assert report.verdict[0] == "Mean IoU (%): camvid-fcn on town 70.00 (not final)."
     (line,) = report.warnings
     assert "is not finished (state: running, 1 steps)" in line
 
@@ -87,5 +89,7 @@ def test_runs_on_other_scenes_are_not_compared(write_scenes):
         config = json.loads((folder / "config.json").read_text())
         config["experiment"] = "segment-other"
         (folder / "config.json").write_text(json.dumps(config))
-    with one_line("segment-fcn, segment-other were tested on different scenes"):
+    with one_line(
+        "camvid-fcn on town, segment-other on town were tested on different scenes"
+    ):
         make_report(folders, log=quiet)

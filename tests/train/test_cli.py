@@ -134,7 +134,7 @@ def test_the_help_has_the_usual_options_first_in_full_lines(monkeypatch, capsys)
     with pytest.raises(SystemExit):
         configured("run", ["text-encoder", "--help"])
     shown = capsys.readouterr().out
-    names = ("--steps", "--mesh", "--data.source", "--primal.", "--dual.")
+    names = ("--steps", "--dropout", "--mesh", "--data.source", "--primal.", "--dual.")
     places = [shown.index(f"\n  {name}") for name in names]
     assert places == sorted(places)
     assert "one after the other: less memory, the\n        same step." in shown

@@ -61,11 +61,12 @@ NonNegatives = Annotated[tuple[NonNegative, ...], AfterValidator(_some)]
 # Levels of noise that are tried one by one.
 Levels = Annotated[tuple[Positive, ...], AfterValidator(_each_once)]
 
-# The options that are used most, and the order of groups: help shows them first.
-USUAL = (
+# The order of help: options that are used most, those of a task, and of groups, and
+# last options of machines and trackers.
+ORDER = (
     "file text second prompts method steps epochs batch_size seed out train_gamma"
-    " test_gammas validate_every overwrite config early_stop data model network primal"
-    " optimizer constraints dual"
+    " test_gammas validate_every overwrite config early_stop OTHERS data model network"
+    " primal optimizer constraints dual ema log mesh accumulate remat"
 )
 CONFIG = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -106,7 +107,8 @@ equal to 1, got 0
 
 def _place(field: tuple[str, Any]) -> int:
     """Returns the place of a field in help."""
-    return [*USUAL.split(), field[0]].index(field[0])
+    order = ORDER.split()
+    return order.index(field[0] if field[0] in order else "OTHERS")
 
 
 def check_left_out(

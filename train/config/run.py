@@ -215,7 +215,8 @@ class RunConfig:
         options = to_json(self)
         for name in (*FREE, *LENGTHS):
             options.pop(name, None)
-        digest = hashlib.sha256(json.dumps(options).encode()).hexdigest()
+        text = json.dumps(options, sort_keys=True)
+        digest = hashlib.sha256(text.encode()).hexdigest()
         return f"{self.title}-seed{self.seed}-{digest[:8]}"
 
     def describe(self) -> str:

@@ -2,6 +2,7 @@
 verified before every save."""
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -378,8 +379,7 @@ class _Status:
 
 def _gives_up(task: Task, unimproved: int) -> bool:
     """Returns True if so many validations without a better one end a run."""
-    patience = task.options.early_stop
-    return patience is not None and unimproved >= patience
+    return unimproved >= (task.options.early_stop or math.inf)
 
 
 def _early(folder: Path, step: int, plan: Plan, notes: Notes) -> str:

@@ -108,9 +108,8 @@ def layered_report(runs: Sequence[Run]) -> Report:
                 blocks += tables.make_tables(part, settings)
         if blocks:
             sections.append((heading, blocks))
-    experiment = runs[0].evaluation["experiment"]
     return Report(
-        title=f"{experiment}: {' against '.join(methods)} training",
+        title=f"{runs[0].experiment}: {' against '.join(methods)} training",
         introduction=words.introduction(settings),
         verdict=[words.verdict(setting) for setting in settings],
         warnings=words.warnings(settings),
@@ -124,9 +123,9 @@ def _other_report(runs: Sequence[Run]) -> Report:
     classifiers a sentence and pictures."""
     spec = runs[0].spec
     rows: dict[str, list[Run]] = {}
-    names = dict.fromkeys(str(run.config["experiment"]) for run in runs)
+    names = dict.fromkeys(run.experiment for run in runs)
     for name in names:
-        members = [run for run in runs if run.config["experiment"] == name]
+        members = [run for run in runs if run.experiment == name]
         for label, cell in by_config(members).items():
             rows[f"{name} {label}".strip()] = cell
     blocks: list[Picture | Table] = [] if spec.layered else _pictures(spec, rows)

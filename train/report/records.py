@@ -215,6 +215,12 @@ class Run:
         return self.folder.resolve().name
 
     @property
+    def experiment(self) -> str:
+        """Its name, and after it the name of the user's data."""
+        data = Path(flat(self.config).get("data.root") or "").name
+        return " on ".join(filter(None, (self.config["experiment"], data)))
+
+    @property
     def gammas(self) -> list[str]:
         """Test gammas as written in the file, in rising order. The gamma of training
         is among them."""

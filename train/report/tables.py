@@ -29,7 +29,7 @@ LAYERS = (
 )
 SHOWN = 16  # numbers of a list that a cell holds
 # of an evaluation, shown by pictures
-DRAWN = ("confusion", "certified_curve", "smallest_radii")
+DRAWN = ("confusion", "class_names", "certified_curve", "smallest_radii")
 
 Row = dict[str, str]  # a cell by the title of its column
 Made = tuple[str, list[Row], str]  # title, rows and note of a table
@@ -223,15 +223,16 @@ def evaluation_table(rows: Mapping[str, Sequence[Run]]) -> Table:
     """Returns every figure of evaluations, a column for all seeds of a model."""
     columns: dict[str, list[dict[str, Any]]] = {}
     for title, runs in rows.items():
-        columns[title] = [_in_words(run.evaluation) for run in runs]
+        columns[title] = [_in_words(run) for run in runs]
     return as_table("Figures of the evaluation", by_name(columns))
 
 
-def _in_words(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+def _in_words(run: Run) -> dict[str, Any]:
     """Returns the figures that no picture shows, by their names in words."""
+    titles = {run.spec.metric: run.spec.title}
     return {
-        name.replace("_", " ").replace(".", " ", 1): value
-        for name, value in flat(evaluation).items()
+        titles.get(name, name.replace("_", " ").replace(".", " ", 1)): value
+        for name, value in flat(run.evaluation).items()
         if value is not None and not name.startswith(DRAWN)
     }
 
@@ -264,8 +265,9 @@ def interval(values: Array) -> str:
     """The mean, and where there are several values its interval over seeds
     (Student's t)."""
     mean, count = np.mean(values), len(values)
-    reach = special.stdtrit(max(count - 1, 1), 0.5 + LEVEL / 2) * np.std(values)
-    reach /= max(count - 1, 1) ** 0.5  # np.std divides by the count, not by one less
+    freedom = max(count - 1, 1)
+    reach = special.stdtrit(freedom, 0.5 + LEVEL / 2) * np.std(values)
+    reach /= freedom**0.5  # np.std divides by the count, not by one less
     return _with_ends([mean, mean - reach, mean + reach], count, "+.1f")
 
 
