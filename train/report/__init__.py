@@ -155,9 +155,7 @@ def _ranking(spec: ReportSpec, rows: Mapping[str, Sequence[Run]]) -> list[str]:
         floors["chance"] = 1 / len(counts)
     if spec.metric == "intersection_over_union":
         floors["majority class"] /= max(np.count_nonzero(counts), 1)
-    without = words.ranked(
-        spec, floors, dict.fromkeys(floors, ""), " without a network"
-    )
+    without = words.ranked(spec, floors, {}, " without a network")
     return [words.ranked(spec, scores, notes), without]
 
 

@@ -108,11 +108,6 @@ class Report(NamedTuple):
         every = [block for _, blocks in self.sections for block in blocks]
         return [block for block in every if isinstance(block, kind)]
 
-    @property
-    def tables(self) -> list[Table]:
-        """The tables, in the order of the page."""
-        return self.blocks(Table)
-
 
 def write_files(out: Path, report: Report) -> dict[str, Any]:
     """Writes the files of a report, all or none. Returns the summary, which is strict
@@ -128,7 +123,7 @@ def write_files(out: Path, report: Report) -> dict[str, Any]:
         "title": report.title,
         "verdict": report.verdict,
         "warnings": report.warnings,
-        "tables": [dataclasses.asdict(table) for table in report.tables],
+        "tables": [dataclasses.asdict(table) for table in report.blocks(Table)],
         "runs": [run.summary() for run in report.runs],
     }
     summary = without_folders(json.loads(json.dumps(summary)))  # lists for tuples

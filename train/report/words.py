@@ -30,6 +30,10 @@ WAYS = {
 # much below it, is reported.
 LOSS_RATIO, ACCURACY_GAP = 1.5, 0.1
 LEAST_LOSS = 0.1  # nats. A cross entropy below costs few points of accuracy
+WAY_TO_BOUNDS = (
+    "not all bounds are met: train longer or lower --constraints.alpha; a plain run in"
+    " the same report (--method both) shows which losses are in reach."
+)
 # Training is judged by its last steps: one in so many of all, and so many at least.
 LAST_STEPS, FEWEST_STEPS = 20, 10
 
@@ -64,8 +68,10 @@ def verdict(setting: Setting) -> str:
             for split, key in (("test", "feasible"), ("validation", VALIDATED)):
                 if one.has(key):
                     failed = "" if one.stack(key).all() else "NOT "
-                    of = f"{one.feasible(key)} runs"
-                    words.append(f"{failed}feasible on the {split} split: {of}")
+                    words.append(
+                        f"{failed}feasible on the {split} split:"
+                        f" {one.feasible(key)} runs"
+                    )
             if not one.stack("feasible").all():
                 words.append(violated(one.runs[0].evaluation))
         notes[one.title] = ", ".join([*words, *not_final(one.runs)])
@@ -80,14 +86,14 @@ def ranked(
     notes: Mapping[str, str],
     place: str = "",
 ) -> str:
-    """Returns a sentence on scores by name with a note each, the best first."""
+    """Returns a sentence on scores by name with their notes, the best first."""
     sign = -1 if spec.higher_is_better else 1
     best_first = sorted(
         scores, key=lambda name: (np.isnan(scores[name]), sign * scores[name])
     )
     words = []
     for name in best_first:
-        note = f" ({notes[name]})" if notes[name] else ""
+        note = f" ({notes[name]})" if notes.get(name) else ""
         words.append(
             f"{name} {tables.number(spec.scale * scores[name], spec.form)}{note}"
         )
@@ -192,7 +198,7 @@ def _advice(one: Variant, plain: Variant | None) -> list[str]:
     each_layer = one.runs[0].layers[-1] == len(losses) - 1
     known = plain.mean("layer_losses") if plain else np.array(np.nan)
     reached = known if np.isfinite(known).all() else None
-    return constrained.descent_warnings(
+    lines = constrained.descent_warnings(
         losses,
         # until bounds are met, large multipliers may be healthy
         one.mean("multipliers")[bound] if feasible else [0.0],
@@ -200,3 +206,4 @@ def _advice(one: Variant, plain: Variant | None) -> list[str]:
         start_losses=reached,
         plain_losses=reached,
     )
+    return lines if feasible or plain else [*lines, WAY_TO_BOUNDS]
