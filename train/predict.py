@@ -129,7 +129,9 @@ def _files(parsed: PredictArguments) -> list[Path]:
                 one for one in path.iterdir() if one.suffix.lower() in IMAGE_SUFFIXES
             )
         if not inside:
-            raise UserError(f"--file {path} holds no pictures; give another folder")
+            raise UserError(
+                f"--file {path} holds no pictures; give the folder that has them"
+            )
         files += inside
     return files
 

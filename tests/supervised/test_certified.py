@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from scipy import special
 
 from tests.errors import one_line
 from tests.supervised.conftest import Stripes
@@ -83,6 +84,11 @@ def test_a_prediction_has_a_radius_within_which_its_label_stays(
             assert (one.label, one.radius) == (other.label, other.radius)
     assert all(answer.radius >= 0.0 for answer in answers)
     logits = jax.jit(model.task.inner.logits)
+    # at the temperature of the loss, so a mean of them is near the accuracy
+    pixels = np.float32(np.stack(pictures) / 255.0)
+    shares = special.softmax(logits(model.params, pixels) / SMALL.temperature, -1)
+    for share, answer in zip(shares, answers, strict=True):
+        np.testing.assert_allclose(answer.probabilities, share, rtol=1e-3, atol=1e-5)
     draw = np.random.default_rng(0)
     for picture, answer in zip(pictures, answers, strict=True):
         moves = draw.normal(size=(64, *picture.shape))

@@ -49,7 +49,7 @@ class Certified(NamedTuple):
 
     Attributes:
       label: of the most probable class.
-      probabilities: of all, (classes,).
+      probabilities: of all, (classes,), at the temperature of the loss.
       radius: within which no disturbance of the image changes the label, in the
         Euclidean norm. The image is as the network sees it: scaled to the size of the
         train images, with pixels in [0, 1].
@@ -65,12 +65,11 @@ def open_task(options: CertifiedConfig, log: Log) -> Task:
     task = make(options, load_images(options, log))
     network = task.options.network
     if network != options.network:
-        layers = f"--network.width {network.width}"
+        kind = "; for fewer weights try --network.convolutional"
         if network.convolutional:
-            layers += f" --network.convolutional --network.block {network.block}"
-        else:
-            layers += " (or --network.convolutional, of fewer weights)"
-        log(f"{layers}, as fits images of {task.inner.spec.shape}")
+            kind = f" --network.convolutional --network.block {network.block}"
+        shape = task.inner.spec.shape
+        log(f"for images of {shape}: --network.width {network.width}{kind}")
     return task
 
 
@@ -224,7 +223,7 @@ def make(options: CertifiedConfig, data: Any) -> Task:
         a list, scaled as the train images."""
         pictures, several = pictures_of(inputs, spec.shape)
         logits, radii = radii_of(fetch(params), pictures)
-        shares = np.asarray(jax.jit(jax.nn.softmax)(logits))
+        shares = np.asarray(jax.jit(jax.nn.softmax)(logits / options.temperature))
         found = [
             Certified(spec.class_names[int(one.argmax())], share, float(radius))
             for one, share, radius in zip(logits, shares, radii, strict=True)
