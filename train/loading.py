@@ -23,7 +23,6 @@ from .core.checkpoint import Checkpoints
 from .core.evaluate import num_parameters
 from .core.folder import (
     FACTS,
-    FINISHED,
     check_first,
     checked,
     config_type,
@@ -179,11 +178,11 @@ def load(folder: Path | str, *, task: Task | None = None, log: Log = print) -> M
         step, state, notes = checkpoints.best(state_like(task, plan))
     status = read_status(folder)
     steps = status.get("steps", step)
-    early = status.get("state") == FINISHED and steps < plan.num_steps
+    planned = status.get("num_steps", steps)
     card = {
         "experiment": experiment,
         "step": step,
-        "of": f" of {steps}{', stopped early' if early else ''}",
+        "of": f" of {steps}{f' ({planned} were planned)' if steps < planned else ''}",
         "score": notes["score"],
         "validation": validation_of(folder, step),
     }

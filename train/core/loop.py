@@ -292,7 +292,7 @@ class _Status:
         self.compile_seconds = 0.0
         self._folder = folder
         self._experiment = experiment
-        self._mesh = describe_mesh(plan.mesh)
+        self._plan = plan
         self._place = folder.stat()
         self._claimed = (folder / "config.json").exists()
         self.saved(step, notes)
@@ -310,7 +310,8 @@ class _Status:
             "state": state,
             "experiment": self._experiment,
             "steps": self._step,
-            "mesh": self._mesh,
+            "num_steps": self._plan.num_steps,
+            "mesh": describe_mesh(self._plan.mesh),
             "train_seconds": self._notes.train_seconds,
             "compile_seconds": self.compile_seconds,
             "messages": list(self._notes.messages),

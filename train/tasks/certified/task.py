@@ -68,8 +68,10 @@ def open_task(options: CertifiedConfig, log: Log) -> Task:
         kind = "; for fewer weights try --network.convolutional"
         if network.convolutional:
             kind = f" --network.convolutional --network.block {network.block}"
-        shape = task.inner.spec.shape
-        log(f"for images of {shape}: --network.width {network.width}{kind}")
+        log(
+            f"for images of {task.inner.spec.shape}:"
+            f" --network.width {network.width}{kind}"
+        )
     return task
 
 
