@@ -222,7 +222,7 @@ def _score_curve(axes: Axes, setting: Setting) -> None:
         axes.plot(setting.gammas, noisy, "--x", color=NOISY, label="noisy input")
     _guide(axes.axvline, setting.train_gamma, label="training gamma")
     if setting.spec.percent:
-        axes.yaxis.set_major_formatter("{x:.0%}")
+        axes.yaxis.set_major_formatter("{x:.1%}")
     elif noisy is not None and 0 < top < np.inf:
         axes.set_ylim(0, 1.3 * top)
     else:
