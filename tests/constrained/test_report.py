@@ -70,12 +70,9 @@ def test_a_met_point_that_is_not_stationary_is_named():
     """As a method of multipliers whose inner problem is not solved leaves it."""
     point = np.array(0.0), np.array(2.0)
     moving = report_of(*point, {"x": np.array([0.3, 0.4j])})
-    assert (moving.feasible, moving.status, moving.gradient_norm) == (
-        True,
-        "met, not stationary",
-        0.5,
-    )
-    assert "has norm 0.5" in moving.verdict
+    assert moving.status == "met, not stationary"
+    assert (moving.feasible, moving.gradient_norm) == (True, 0.5)
+    assert moving.verdict.startswith("Every constraint is met, but the gradient")
     still, broken = (report_of(*point, np.array(slope)) for slope in (1e-3, np.nan))
     assert still.status == "met"
     assert "the point is stationary" in still.verdict

@@ -123,10 +123,9 @@ def open_class_folders(root: Path, log: Log) -> Iterator[PictureSet[LabelledImag
         splits = _sort_classes(media, log)
         firsts = [files[0] for files in splits["train"].values()]
         shapes = (image.shape for image in read(firsts))
-        heights, widths, channels = zip(*shapes, strict=True)
-        if heights != widths:
-            log("  images that are no squares are squeezed to squares of --data.size")
-        yield _labelled(splits, (0, 0, max(channels)), read, log)
+        log("  images of other sizes are squeezed to squares of --data.size")
+        channels = max(shape[2] for shape in shapes)
+        yield _labelled(splits, (0, 0, channels), read, log)
 
 
 def _sort_classes(media: Media, log: Log) -> dict[str, Filed]:
