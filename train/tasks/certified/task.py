@@ -65,7 +65,10 @@ def open_task(options: CertifiedConfig, log: Log) -> Task:
     task = make(options, load_images(options, log))
     network = task.options.network
     if network != options.network:
-        kind = "; for fewer weights try --network.convolutional"
+        kind = (
+            "; --network.convolutional --network.block 2 --network.width 32 has fewer"
+            " weights"
+        )
         if network.convolutional:
             kind = f" --network.convolutional --network.block {network.block}"
         log(
