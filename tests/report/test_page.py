@@ -64,8 +64,7 @@ def test_every_constrained_run_has_the_report_of_the_library(make_run):
     sums = column_sums(stated, np.arange(13.0), None)
     made = held_out_report(stated, sums, dict.fromkeys(stated, 0.5))
     lines = {"constraint_report": str(made).splitlines()}
-    methods = ("plain", "constrained")
-    folders = [make_run(method, evaluation=lines) for method in methods]
+    folders = [make_run(method, evaluation=lines) for method in METHODS]
     (table,) = make_tables(constraints, grouped(folders))
     assert table.header[:3] == ("constraint", "kind", "status")
     assert [row[0] for row in table.rows] == list(stated)
@@ -147,9 +146,9 @@ def test_aggregates_over_seeds_equal_numpy(make_run):
     (setting,) = grouped(folders)
     (of_scores,) = make_tables(scores, [setting])
     assert of_scores.header[1:4] == ("noisy input", "linear layer", "total variation")
-    for method in METHODS:
+    plain, constrained = np.array([*SCORES.values()]).reshape(3, 2, 6).swapaxes(0, 1)
+    for method, values in zip(METHODS, (plain, constrained), strict=True):
         column = of_scores.header.index(method)
-        values = np.array([SCORES[method, seed] for seed in range(3)])
         shown = [
             f"{np.mean(each):.2f} [{min(each):.2f}, {max(each):.2f}]"
             for each in values.T
@@ -157,10 +156,8 @@ def test_aggregates_over_seeds_equal_numpy(make_run):
         assert [row[column] for row in of_scores.rows[:6]] == shown
 
     gaps = differences(setting, *setting.pairs()[0])
-    ratios = [
-        SCORES["constrained", seed][5] / SCORES["plain", seed][5] for seed in range(3)
-    ]
-    np.testing.assert_allclose(gaps[:, 2], 100 * (np.array(ratios) - 1))
+    ratios = constrained[:, 5] / plain[:, 5]
+    np.testing.assert_allclose(gaps[:, 2], 100 * (ratios - 1))
     (table,) = make_tables(comparison, [setting])
     low, high = stats.ttest_1samp(gaps[:, 2], 0.0).confidence_interval(0.95)
     assert f"[{low:+.1f}, {high:+.1f}]" in table.rows[0][-1]

@@ -54,7 +54,7 @@ def test_no_attack_beats_a_certificate(trained):
     """Networks without bounds have none."""
     evaluation = read(trained["steps"] / "evaluation.json")
     certified, attacked = (
-        np.array([evaluation[name][str(radius)] for radius in RADII])
+        np.array([*evaluation[name].values()])
         for name in ("certified_accuracy", "attack_accuracy")
     )
     assert evaluation["clean_accuracy"] > 0.6
