@@ -11,6 +11,7 @@ from scipy.stats import ortho_group
 
 from tests.errors import assert_names
 from tests.marks import in_float64
+from tests.reference import compiled
 from unroll_jax import Sides, in_coordinates
 
 LEFT = ortho_group.rvs(3, random_state=0)
@@ -49,7 +50,7 @@ def test_it_is_the_optimiser_on_turned_parameters(sides):
     )
     rule = in_coordinates(optax.adam(0.05), {"W": sides})
 
-    @jax.jit
+    @compiled
     def train(params):
         def step(carry, _):
             params, state = carry
@@ -76,7 +77,7 @@ def test_parameters_without_bases_are_left_alone():
     rule = in_coordinates(
         inner, {"a": None, "W": Sides(LEFT, RIGHT), "bias": Sides(right=RIGHT)}
     )
-    updates, state = jax.jit(rule.update)(params, rule.init(params), params)
+    updates, state = compiled(rule.update)(params, rule.init(params), params)
     assert_allclose(updates["a"]["c"], -0.1, rtol=1e-5)
     # masked: the gradient itself, turned and turned back
     assert_allclose(updates["bias"], 1.0, rtol=1e-5)

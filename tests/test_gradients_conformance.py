@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
 from tests.marks import nightly, types_unchecked
-from tests.reference import gaussian, jax_array
+from tests.reference import compiled, gaussian, jax_array
 from unroll_jax.descent import Anchor
 
 # NumPy arrays of any dtype, as users pass them
@@ -63,7 +63,7 @@ every_dtype = pytest.mark.parametrize(
 def drawn(name):
     descents = []
 
-    @jax.jit
+    @compiled
     def draw(key_example, key_init):
         descent, y, x = uj.DESCENTS[name].example(key_example, (2,))
         descents.append(descent)
@@ -126,7 +126,7 @@ def results(name, dtype):
     )
 
     # the program of one case and one output: many at once take much longer to compile
-    @jax.jit
+    @compiled
     def run(params, y, x, cotangent, weights):
         if present is None:
             return (

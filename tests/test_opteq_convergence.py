@@ -11,6 +11,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from tests.marks import in_float64, nightly
+from tests.reference import compiled
 from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq
 from unroll_jax.energies.equilibrium.monotone import Monotone
 from unroll_jax.energies.equilibrium.opteq import opteq
@@ -36,7 +37,7 @@ def many_equilibria(seed=0):
     return layer, params, particular, right[:2], rng
 
 
-@functools.partial(jax.jit, static_argnames=("layer", "solver", "steps"))
+@functools.partial(compiled, static_argnames=("layer", "solver", "steps"))
 def iterate(layer, params, z0, solver, steps):
     return equilibrium(
         layer,
@@ -64,7 +65,7 @@ def test_theorem_4_only_sam_finds_the_least_norm():
     assert np.all(rates < -0.7)
     # Without S the iterations end where they began, seen along the free directions.
     picard = np.asarray(iterate(layer, params, start, "picard", 1000))
-    assert_allclose(picard - jax.jit(layer.step)(params, picard), 0.0, atol=1e-12)
+    assert_allclose(picard - compiled(layer.step)(params, picard), 0.0, atol=1e-12)
     assert_allclose(free @ picard, free @ start, atol=1e-9)
     assert np.linalg.norm(picard - least) > 1.0
 
@@ -117,7 +118,7 @@ def problem(seed=0):
         [opteq(STATE, WIDTH, INPUT, activation=SMOOTH, skip=0.1) for _ in range(LAYERS)]
     )
     rng = np.random.default_rng(seed)
-    params = jax.device_get(jax.jit(layer.init)(jax.random.key(seed)))
+    params = compiled(layer.init)(jax.random.key(seed))
     params = (
         jax.tree.map(np.float64, params),
         rng.normal(size=(OUTPUT, STATE)) / np.sqrt(STATE),
@@ -138,7 +139,7 @@ def problem(seed=0):
     return residual, params, x, y
 
 
-@functools.partial(jax.jit, static_argnames=("residual", "steps"))
+@functools.partial(compiled, static_argnames=("residual", "steps"))
 def descend(residual, params, x, y, rate, steps):
     loss = lambda params: 0.5 * jnp.sum(residual(params, x, y) ** 2)
 

@@ -10,6 +10,7 @@ import optax
 import pytest
 
 import unroll_jax as uj
+from tests.reference import compiled
 
 matplotlib.use("agg")
 
@@ -24,7 +25,7 @@ def records():
     falling, states = descent_by(0.9), np.ones((8, 3), np.float32)
     rising = descent_by(np.where(np.arange(8) < 2, 1.2, 0.9).astype("float32")[:, None])
 
-    @jax.jit
+    @compiled
     def run(states):
         trace = uj.unroll(falling, None, states, num_layers=3)[1]
         assert repr(trace) == "Trace\n  energy: (4, 8)", "traced records print shapes"

@@ -13,6 +13,7 @@ import unroll_jax as uj
 from tests import reference
 from tests.constrained.calls import solve
 from tests.marks import in_float64
+from tests.reference import compiled
 from unroll_jax.constrained import nu_pi, proportional_integral
 
 pytestmark = in_float64
@@ -87,7 +88,7 @@ def test_the_lagrangian_equals_its_definition():
 
     value_and_grad = jax.value_and_grad(value, (0, 1))
 
-    @jax.jit
+    @compiled
     def run(*given):
         return (*value_and_grad(*given), value(*given, normalise=True))
 
@@ -107,7 +108,7 @@ def test_the_augmented_lagrangian_has_gradients_of_next_multipliers():
         MULTIPLIERS + 0.7 * reference.violations(LOSSES, 0.22, 5.5), 0.0
     )
 
-    @jax.jit
+    @compiled
     @jax.value_and_grad
     def run(losses):
         return uj.lagrangian(losses[-1], constraints(losses), MULTIPLIERS, penalty=0.7)
@@ -167,7 +168,7 @@ def test_the_lagrangian_with_slacks_equals_its_definition():
         at = problem(jnp.ones(2))
         return uj.lagrangian(*at, multipliers, slacks=slacks, resilience=BETA), at
 
-    run = jax.jit(jax.value_and_grad(value, (0, 1), has_aux=True))
+    run = compiled(jax.value_and_grad(value, (0, 1), has_aux=True))
     (actual, (objective, violations)), (in_slacks, in_multipliers) = run(
         slacks, MULTIPLIERS
     )

@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import unroll_jax as uj
 from tests.constrained.calls import solve
 from tests.marks import in_float64
-from tests.reference import jax_array
+from tests.reference import compiled, jax_array
 from unroll_jax.constrained import growing_penalty, take_rows
 from unroll_jax.constrained.transformation import ORDERS
 
@@ -100,7 +100,7 @@ def test_rows_of_a_table_move_and_others_stay(order):
         updates, state = optimizer.update(2.0 * x, optimizer.init(x), x, **given)
         return updates, (uj.multipliers_of(state), state.dual.penalty)
 
-    run = jax.jit(lambda: [step(4, rows=rows, **given), step(2, **given)])
+    run = compiled(lambda: [step(4, rows=rows, **given), step(2, **given)])
     (updates, table), (expected, few) = run()
     assert_allclose(updates, expected, rtol=1e-6)
     chex.assert_trees_all_close(take_rows(table, rows), few, rtol=1e-6)

@@ -13,6 +13,7 @@ import unroll_jax as uj
 from tests.energies.opteq_layers import convolutional, dense
 from tests.energies.opteq_reference import conv_matrix
 from tests.marks import in_float64, nightly
+from tests.reference import compiled
 from unroll_jax.energies.equilibrium.opteq_objective import (
     deep_opteq_objective,
     opteq_objective,
@@ -52,7 +53,7 @@ def test_a_norm_above_1_is_an_error_unless_allowed(make):
 
     assert stated_norm(lambda: solve(z, x)) == pytest.approx(1.2, rel=1e-2)
     # the weights are closed over
-    for transform in (jax.grad, jax.jit, lambda f: jax.jit(jax.grad(f)), jax.vmap):
+    for transform in (jax.grad, jax.jit, lambda f: compiled(jax.grad(f)), jax.vmap):
         assert stated_norm(lambda: transform(solve)(z, x)) == pytest.approx(  # noqa: B023
             1.2, rel=1e-2
         )

@@ -15,7 +15,7 @@ from sklearn.linear_model import Lasso
 
 import unroll_jax as uj
 from tests.marks import nightly
-from tests.reference import jax_array
+from tests.reference import compiled, jax_array
 from unroll_jax import fixed_point as fp
 from unroll_jax.energies import soft_threshold
 
@@ -31,7 +31,7 @@ def ridge_loss(weight, w, X, y):
     return 0.5 * jnp.mean((X @ w - y) ** 2) + 0.5 * weight * jnp.sum(w**2)
 
 
-ridge_loss_and_slope = jax.jit(jax.value_and_grad(ridge_loss, 1))
+ridge_loss_and_slope = compiled(jax.value_and_grad(ridge_loss, 1))
 
 
 def slopes_of_ridge(weight):
@@ -63,7 +63,7 @@ def by_callback(*args):
 def test_any_solver_gets_the_gradient_of_the_closed_form():
     solve = uj.implicit_argmin(ridge_loss, adjoint_tol=1e-10)(by_callback)
 
-    @jax.jit
+    @compiled
     @functools.partial(jax.grad, argnums=(0, 1))
     def gradient(weight, X):
         return jnp.sum(solve(weight, jnp.zeros(5), X, Y) ** 2)
@@ -85,7 +85,7 @@ def test_forward_mode_gives_tangents_and_second_derivatives():
         lambda weight: jnp.sum(closed(weight)),
     )
     results = [[jax.jacfwd(f), jax.grad(f), jax.hessian(f)] for f in functions]
-    got, expected = jax.jit(
+    got, expected = compiled(
         lambda weight: [[slope(weight) for slope in slopes] for slopes in results]
     )(0.1)
     assert_allclose(got, expected, rtol=1e-8)
@@ -101,12 +101,12 @@ def test_roots_of_batches_keep_their_values_and_get_gradients():
         newton = lambda _, z: z - (z**3 + z - a) / (3.0 * z**2 + 1.0)
         return jax.lax.fori_loop(0, 30, newton, z0)
 
-    @jax.jit
+    @compiled
     def run(a):
         z, pull = jax.vjp(lambda a: cubic(a, jnp.zeros_like(a)), a)
         return z, pull(jnp.ones_like(a))[0]
 
-    z, slope = jax.device_get(run(a))
+    z, slope = run(a)
     assert_allclose(z**3 + z, a, rtol=1e-14, atol=1e-14)
     assert_allclose(slope, 1.0 / (3.0 * z**2 + 1.0), rtol=1e-8)
 
@@ -128,7 +128,7 @@ def test_adjoints_by_name_and_value_and_pytrees():
 
     adjoints = ("gmres", fp.conjugate_gradient())
 
-    @jax.jit
+    @compiled
     def run(*point):
         return [gradient(adjoint, *point) for adjoint in adjoints]
 
@@ -146,7 +146,7 @@ def test_closed_over_values_aux_and_the_probe():
         assert aux == "two"
         return z
 
-    slope, probe = jax.jit(jax.grad(root, argnums=(0, 1)))(4.0, fp.zero_probe())
+    slope, probe = compiled(jax.grad(root, argnums=(0, 1)))(4.0, fp.zero_probe())
     assert_allclose(slope, 0.25, rtol=1e-6)
     assert float(probe.converged) == 1.0
 
@@ -212,7 +212,7 @@ def test_the_lasso_and_its_gradient_are_those_of_scikit_learn(solver):
         )
         return jnp.sum(z**2), z
 
-    slope, z = jax.jit(jax.grad(size, has_aux=True))(0.1)
+    slope, z = compiled(jax.grad(size, has_aux=True))(0.1)
     assert_allclose(z, by_sklearn(0.1, None, (X, Y)), atol=1e-8)
     above, below = (
         np.sum(by_sklearn(0.1 + e, None, (X, Y)) ** 2) for e in (1e-4, -1e-4)
@@ -232,7 +232,7 @@ def test_pairs_by_name_batches_and_the_energy_of_a_step():
         step_size=0.5,
     )
 
-    @jax.jit
+    @compiled
     def run(z0, x):
         z, info = uj.equilibrium(layer, None, z0, x, tol=1e-10)
         energies = (
@@ -272,7 +272,7 @@ def total(name, p, scale=1.0, **options):
 def test_gradients_have_every_digit_at_any_scale_of_the_condition(name, forward_mode):
     """In float32. The warning of a failed linear solve is an error here."""
 
-    @jax.jit
+    @compiled
     def run(p, scales):
         def slope(scale):
             return jax.grad(total, 1)(
@@ -334,7 +334,7 @@ def test_results_that_are_no_solutions_are_reported_as_asked(case):
     def run(on_failure):
         solve = wrap(on_failure=on_failure)(solver)
         gradient = jax.grad(lambda first: jnp.sum(solve(first, *others)))
-        jax.block_until_ready(jax.jit(gradient)(first))
+        jax.block_until_ready(compiled(gradient)(first))
 
     name = f"^{wrap.func.__name__}: 1 of . results of the solver"
     with pytest.warns(fp.ConvergenceWarning, match=name):
@@ -370,7 +370,7 @@ def test_errors_of_derivatives_name_the_function_called(name):
     p = np.ones(2, np.float32)
     for transform in (lambda p: jax.jvp(f, (p,), (p,)), jax.hessian(f)):
         with pytest.raises(TypeError, match=f"^{name} supports .*forward_mode") as info:
-            jax.jit(transform)(p)
+            compiled(transform)(p)
         assert "unrolled" not in str(info.value)
 
 

@@ -15,7 +15,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import unroll_jax as uj
 from tests.fixed_point.problems import inputs, relative_error, skew_weights
 from tests.marks import types_unchecked
-from tests.reference import jax_array
+from tests.reference import compiled, jax_array
 from unroll_jax import fixed_point as fp
 
 SCALE = 1.0
@@ -85,7 +85,7 @@ def test_examples_that_depend_on_each_other_need_batch_ndim_0():
         solve(X, 1)
     with pytest.raises(ValueError, match=r"example \d changes another"):
         jax.grad(lambda x: solve(x, 1)[0, 0])(X)
-    gradient = jax.jit(jax.grad(lambda x: solve(x, 0)[0, 0]))(X)
+    gradient = compiled(jax.grad(lambda x: solve(x, 0)[0, 0]))(X)
     assert_allclose(np.ravel(gradient), [1.0 + 0.15 / 0.7, 0.15 / 0.7], rtol=1e-4)
 
 
@@ -136,7 +136,7 @@ def test_dependence_of_a_condition_is_found():
     with pytest.raises(ValueError, match="batch_ndim=1 must"):
         solve(X, X)
     with pytest.raises(jax.errors.JaxRuntimeError, match="pass batch_ndim=0"):
-        jax.block_until_ready(jax.jit(checked)(X, X))
+        jax.block_until_ready(compiled(checked)(X, X))
 
 
 def ruled(slope):
@@ -158,8 +158,8 @@ def slope_of(slope):
     return jax.vjp(solve, 1.0)[1](STATE + np.float32(1.0))[0]
 
 
-in_jit = lambda slope: jax.jit(lambda: slope_of(slope))()
-of_jit = lambda slope: jax.jit(lambda slope: slope_of(slope))(slope)
+in_jit = lambda slope: compiled(lambda: slope_of(slope))()
+of_jit = lambda slope: compiled(lambda slope: slope_of(slope))(slope)
 ANY = [jnp.asarray, np.asarray]
 
 
@@ -245,7 +245,7 @@ def test_inside_of_jit_dependence_is_checked_on_request():
     """Of a share of the mean, a value: at 0 examples do not depend on each other."""
     step = lambda share, z, x: 0.3 * (share * jnp.mean(z, 0) + (1.0 - share) * z) + x
 
-    @functools.partial(jax.jit, static_argnames="check")
+    @functools.partial(compiled, static_argnames="check")
     def solve(share, check):
         return uj.equilibrium(
             step, share, 0.0 * X, X, batch_ndim=1, solver="picard", check=check
@@ -285,7 +285,7 @@ def test_collectives_over_states_are_an_error_over_weights_not():
             0.5 * z + jax.lax.psum(jax.lax.pcast(1.0, "data", to="varying"), "data") + x
         )
 
-    z = jax.jit(shard(parts, PartitionSpec()))(ones)
+    z = compiled(shard(parts, PartitionSpec()))(ones)
     assert_allclose(z, 4.0, rtol=1e-4)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import unroll_jax as uj
 from tests.fixed_point.problems import relative_error, skew_weights, tanh_step
-from tests.reference import gaussian
+from tests.reference import compiled, gaussian
 from unroll_jax import fixed_point as fp
 
 pytestmark = pytest.mark.usefixtures("x64", "unchecked")
@@ -61,7 +61,7 @@ def test_unrolled_steps_have_the_implicit_gradient(solver, count, dtype):
         )
         return jnp.sum(jnp.sin(y)), (y, info.converged)
 
-    slope = jax.jit(jax.vmap(jax.grad(loss, has_aux=True), (None, 0)))
+    slope = compiled(jax.vmap(jax.grad(loss, has_aux=True), (None, 0)))
     starts = np.stack([np.zeros_like(z), z]).astype(dtype)
     gradients, (states, converged) = slope(X.astype(dtype), starts)
     assert converged.all()

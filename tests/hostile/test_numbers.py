@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import unroll_jax as uj
+from tests.reference import compiled
 from tests.test_gradients_conformance import drawn
 
 # NumPy arrays of any dtype, as users pass them
@@ -37,7 +38,7 @@ def test_no_finite_state_of_float16_becomes_a_nan(name):
     )
     states = (scales.reshape(-1, *[1] * y.ndim) * y).astype(np.float16)
     params, x = jax.tree.map(lambda leaf: leaf.astype(np.float16), (params, x))
-    stepped, energy = jax.jit(
+    stepped, energy = compiled(
         jax.vmap(lambda y: (descent.step(params, y, x), descent.energy(params, y, x)))
     )(states)
     assert stepped.dtype == states.dtype
@@ -55,7 +56,7 @@ def test_an_empty_batch_stays_empty_in_value_and_gradient(name):
         stepped, trace = uj.unroll(descent, params, y, x, num_layers=2)
         return jnp.sum(trace.energy), (stepped, trace)
 
-    (_, (stepped, trace)), gradient = jax.jit(jax.value_and_grad(value, has_aux=True))(
+    (_, (stepped, trace)), gradient = compiled(jax.value_and_grad(value, has_aux=True))(
         params
     )
     assert (stepped.shape, trace.energy.shape) == (y.shape, (3, 0))
@@ -71,7 +72,7 @@ def test_an_empty_batch_has_an_empty_certificate_and_equilibrium():
         z, info = uj.equilibrium(descent, params, y, x, solver=solver)
         return jnp.sum(z), (z, info.converged)
 
-    solved = jax.jit(jax.value_and_grad(total, has_aux=True), static_argnums=1)
+    solved = compiled(jax.value_and_grad(total, has_aux=True), static_argnums=1)
     for solver in ("anderson", None):
         (_, (z, converged)), gradient = solved(params, solver)
         assert (z.shape, converged.shape) == (y.shape, (0,))
@@ -91,7 +92,7 @@ def test_a_single_token_is_no_special_case(name):
     descent, params, y, x = drawn(name)[:4]
     one = lambda leaf: leaf if leaf.shape[-2] != y.shape[-2] else leaf[..., :1, :]
     x = None if x is None else one(x)
-    _, trace = jax.jit(
+    _, trace = compiled(
         lambda params, y: uj.unroll(descent, params, y, x, num_layers=3)
     )(params, y[..., :1, :])
     assert np.isfinite(np.asarray(trace.energy)[1:]).all()
@@ -122,7 +123,7 @@ def test_equilibria_of_every_magnitude_are_found_or_refused(dtype):
             max(2e-5, 8 * float(limits.eps)),
         )
         for solver in ("picard", "damped", "anderson"):
-            solve = jax.jit(
+            solve = compiled(
                 functools.partial(
                     uj.equilibrium, contraction, batch_ndim=1, solver=solver
                 )

@@ -16,6 +16,7 @@ from tests.models import (
     test_vit,
 )
 from tests.models.drawing import drawn, float64, normal
+from tests.reference import compiled
 from unroll_jax.models import Classifier, Decoder, Encoder, ViT
 from unroll_jax.models.dropout import dropout
 from unroll_jax.models.encoder_layer import EncoderLayer
@@ -64,7 +65,7 @@ def test_a_row_drops_by_its_key_whatever_its_batch(name):
     model = make(config, dropout=RATE)
     params = drawn(model, x)
 
-    @jax.jit
+    @compiled
     def run(x, key):
         return model.apply(params, x, dropout_key=key)
 
@@ -113,7 +114,7 @@ def test_layers_drop_the_outputs_of_both_parts():
     ):
         layer = EncoderLayer(config, jnp.float64, jnp.float64, norm_first)
         params = drawn(layer, y, None)
-        actual = jax.jit(lambda p, layer=layer: layer.apply(p, y, None, drop))(params)
+        actual = compiled(lambda p, layer=layer: layer.apply(p, y, None, drop))(params)
         weights = float64(params)["params"]
         expected = reference(weights, np.asarray(y), config, factors)
         assert_allclose(actual, expected, rtol=1e-10, atol=1e-11)
@@ -123,7 +124,7 @@ def test_layers_drop_the_outputs_of_both_parts():
     params = test_decoder.random_params(model)["params"]["layers"]
     weights = encoder_reference.of_layer(params, 1)
 
-    @jax.jit
+    @compiled
     def run(weights):
         angles = rotation(config, jnp.arange(5), jnp.float64)
         mask = causal_mask(jnp.zeros(5, jnp.int32))
@@ -144,7 +145,7 @@ def test_every_layer_drops_by_its_own_draw():
     down = params["params"]["layers"]["down"]
     params["params"]["layers"]["down"] = jax.tree.map(jnp.zeros_like, down)
     key = jax.random.key(0)
-    states = jax.jit(lambda p: model.apply(p, tokens, dropout_key=key))(params)
+    states = compiled(lambda p: model.apply(p, tokens, dropout_key=key))(params)
     is_dropped = np.asarray(states[1:] == states[:-1])
     assert is_dropped.shape == (3, 64, 9, 8)
     assert_allclose(is_dropped.mean((1, 2, 3)), RATE, atol=0.04)
@@ -158,7 +159,7 @@ def test_a_classifier_passes_the_key_to_its_encoder():
     model = Classifier(Encoder(config, dropout=RATE), 4)
     params = drawn(model, tokens)
 
-    @jax.jit
+    @compiled
     def run(key):
         return model.apply(params, tokens, dropout_key=key)
 

@@ -13,6 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from tests.marks import in_float64, nightly
 from tests.models import decoder_reference
 from tests.models.drawing import drawn, float64
+from tests.reference import compiled
 from unroll_jax.models import (
     NO_TOKEN,
     Decoder,
@@ -154,7 +155,7 @@ def test_a_row_is_drawn_by_its_own_key():
 def test_every_key_gives_a_row_numbers_in_any_batch():
     places = jnp.arange(3)[None]
 
-    @jax.jit
+    @compiled
     def draw(key):
         keys = row_keys(key, 4)
         together = position_noise(keys, jnp.tile(places, (4, 1)), 2)
@@ -193,7 +194,7 @@ def test_logits_that_are_not_finite_are_an_error_or_marked(run, options):
     config = dataclasses.replace(SMALL, tied=False)
     params["head"] = {"embedding": small_params(1)["embedding"]}
 
-    @jax.jit
+    @compiled
     def answer(params):
         return run(config, params, [[1, 2], [5]], max_tokens=3, **options)
 
@@ -210,7 +211,7 @@ def test_small_temperatures_take_the_likeliest_token():
     logits = np.stack([LOGITS, 1e37 * LOGITS]).astype(np.float32)
     samplings = [Sampling(temperature) for temperature in (1e-30, 1e-300)]
 
-    @jax.jit
+    @compiled
     def read(logits):
         return [log_probabilities(logits, s) for s in samplings]
 
@@ -245,7 +246,7 @@ SAMPLINGS = [
 def test_probabilities_are_sharpened_and_cut():
     logits = np.stack([LOGITS, LOGITS[::-1]]).astype(np.float32)
 
-    @jax.jit
+    @compiled
     def read(logits):
         return [log_probabilities(logits, s) for s, _ in SAMPLINGS]
 
@@ -260,7 +261,7 @@ def test_tokens_are_drawn_with_their_probabilities():
     sampling = Sampling(1.0, top_k=4)
     logits = jnp.broadcast_to(jnp.asarray(LOGITS, jnp.float32), (rows, 5))
     keys = row_keys(jax.random.key(3), rows)
-    tokens = jax.jit(
+    tokens = compiled(
         lambda keys: next_tokens(logits, sampling, keys, jnp.zeros(rows, int))
     )(keys)
     expected = cut(np.exp(LOGITS), {0, 1, 2, 3})

@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import unroll_jax as uj
 from tests.energies.comparing import assert_derivative
 from tests.marks import in_float64
-from tests.reference import gaussian, jax_array
+from tests.reference import compiled, gaussian, jax_array
 from unroll_jax import energies
 from unroll_jax.energies.proximal.activations import ACTIVATIONS
 
@@ -90,7 +90,7 @@ def test_a_prox_solves_its_problem_and_differentiates(name):
     weights = np.cos(np.arange(12.0)).reshape(3, 4)
     point = jax.tree.map(np.asarray, (Z, STEP, *numbers))
     for use in both_uses(name):
-        near = jax.jit(use)(*point)
+        near = compiled(use)(*point)
         assert_allclose(near, reference(*point), rtol=1e-13, atol=1e-14)
         assert_allclose(near, u.value, atol=1e-4)
         value = lambda point: jnp.sum(weights * use(*point))  # noqa: B023
@@ -105,7 +105,7 @@ def test_penalties_of_traced_numbers_are_those_of_fixed_ones(name):
     inside = jnp.asarray(reference(Z, STEP, *numbers))
     measure = jax.value_and_grad(lambda z, *given: make(*given).penalty(z))
 
-    @jax.jit
+    @compiled
     def all_of(z, *given):
         made = make(*given)
         further = (
@@ -137,7 +137,7 @@ def test_numbers_may_be_arrays(name):
     numbers = (rows, 2.0 * rows) if name == "elastic_net" else (rows,)
     prox = both_uses(name)[0]
     make = uj.PROXIMALS[name]
-    near, whole = jax.jit(
+    near, whole = compiled(
         lambda z, *given: (prox(z, STEP, *given), make(*numbers).penalty(z))
     )(Z, *numbers)
     assert_allclose(near, reference(Z, STEP, *numbers), rtol=1e-13, atol=1e-14)
@@ -163,7 +163,7 @@ def test_bounds_of_a_box_may_be_arrays(dtype):
 
     for lower, upper in ((columns, columns + 0.5), (rows, 3.0), (-3.0, rows + 1.0)):
 
-        @jax.jit
+        @compiled
         def ways(z, *ends, known=(lower, upper)):
             return [
                 measure(z, *known),
@@ -187,7 +187,7 @@ def test_bounds_of_a_box_may_be_arrays(dtype):
 )
 def test_traced_numbers_out_of_range_give_nan(name):
     numbers = OPERATORS[name][0]
-    use = jax.jit(both_uses(name)[0])
+    use = compiled(both_uses(name)[0])
     for place in range(len(numbers)):
         for value in (-1.0, np.nan, np.inf) if name != "box" else (np.nan,):
             given = [
@@ -201,7 +201,7 @@ def test_traced_numbers_out_of_range_give_nan(name):
 
 
 def test_zero_groups_have_gradients_and_numbers_keep_low_precision():
-    slopes = jax.jit(
+    slopes = compiled(
         jax.jacobian(lambda z: energies.group_shrinkage(0.5).prox(z, 1.0))
     )(np.zeros((1, 3), np.float32))
     assert np.isfinite(slopes).all()
