@@ -70,5 +70,5 @@ def shapes_of(name: str, batch: tuple[int, ...] = ()) -> tuple[Descent, Any, Any
         layers.append(layer)
         return layer.init(key), y, x
 
-    shapes = jax.eval_shape(example, jax.random.key(0))
+    shapes = jax.eval_shape(lambda: example(jax.random.key(0)))
     return layers[0], *shapes
