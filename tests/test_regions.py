@@ -58,14 +58,12 @@ def test_the_gradient_ratio_of_pytrees_and_zero_gradients():
 
 
 def test_the_constants_are_their_formulas():
-    assert_allclose(
-        certified.descent_constant(0.1, 0.2, 3.0), 0.2 / (0.1 + 0.06), rtol=1e-6
-    )
-    assert_allclose(
-        certified.descent_constant(0.2, 0.1, 3.0), 0.1 / (0.1 + 0.06), rtol=1e-6
-    )
-    assert certified.descent_constant(0.1, 0.1, 0.0) == np.inf
-    proximal = certified.proximal_constant(0.1, 0.2, 3.0, jax_array([0.0, 0.5, 1.0]))
+    constant = compiled(certified.descent_constant)
+    assert_allclose(constant(0.1, 0.2, 3.0), 0.2 / (0.1 + 0.06), rtol=1e-6)
+    assert_allclose(constant(0.2, 0.1, 3.0), 0.1 / (0.1 + 0.06), rtol=1e-6)
+    assert constant(0.1, 0.1, 0.0) == np.inf
+    kappas = np.float32([0.0, 0.5, 1.0])
+    proximal = compiled(certified.proximal_constant)(0.1, 0.2, 3.0, kappas)
     assert_allclose(proximal, 1.25 * np.sqrt([0.5, 0.25, 0.0]), rtol=1e-6)
 
 
@@ -173,8 +171,8 @@ def test_the_ball_of_large_ratios_is_the_minimiser():
 
 
 def test_constants_have_their_limits():
-    proximal = certified.proximal_constant
-    descent = certified.descent_constant
+    proximal = compiled(certified.proximal_constant)
+    descent = compiled(certified.descent_constant)
     for kappa in (0.0, 0.5, 1.0):
         assert proximal(0.5, 0.5, 0.0, kappa=kappa) == np.inf
     assert proximal(0.25, 0.5, 2.0, kappa=1.0) == 0.0

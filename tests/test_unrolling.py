@@ -173,9 +173,12 @@ def test_noise_reaches_the_next_layer_and_the_record():
 
 def test_noise_has_its_scale_and_differs_by_layer():
     """Noise of rows by their keys is in test_keys.py."""
-    zeros = {"a": jnp.zeros((100, 200)), "b": jnp.zeros((100, 200), jnp.bfloat16)}
+    shapes = {"a": jnp.float32, "b": jnp.bfloat16}
+    zeros = {name: np.zeros((100, 200), dtype) for name, dtype in shapes.items()}
     noise = layer_noise(jax.random.key(0), 2.0)
-    draws = [noise(jnp.int32(layer), None, zeros) for layer in (1, 2)]
+    draws = compiled(
+        lambda zeros: [noise(jnp.int32(layer), None, zeros) for layer in (1, 2)]
+    )(zeros)
     flat = np.float32([np.ravel(leaf) for leaf in jax.tree.leaves(draws)])
     assert_allclose(flat.mean(axis=1), 0.0, atol=0.06)
     assert_allclose(np.cov(flat), 4.0 * np.eye(4), atol=0.12)

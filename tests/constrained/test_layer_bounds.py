@@ -279,7 +279,7 @@ def test_the_tolerance_is_a_share_of_the_bound(losses, options, status):
 
 def test_the_report_has_layers_in_their_order_beyond_the_ninth():
     constraints = level_constraints(1.0, num_layers=12)
-    sums = column_sums(constraints, jnp.arange(13.0), None)
+    sums = column_sums(constraints, np.arange(13.0, dtype=np.float32), None)
     prices = {name: float(place) for place, name in enumerate(constraints)}
     report = uj.held_out_report(constraints, sums, prices)
     assert [group.name for group in report.groups] == list(constraints)
@@ -306,7 +306,7 @@ def test_a_selection_of_constraints_reads_its_own_losses_only():
     named = uj.descent_constraints(0.25, num_layers=3, form="ratio")
     chosen = {"layer 1": named["layer 1"]}
     for losses in ([4.0, 2.0], [4.0, 2.0, -1.0, 1.0]):
-        smooth, _ = batch_violations(chosen, jnp.array(losses), None)
+        smooth, _ = batch_violations(chosen, np.float32(losses), None)
         assert_allclose(smooth["layer 1"], -1.0 / 3.0, rtol=1e-6)
 
 

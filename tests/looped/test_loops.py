@@ -60,11 +60,12 @@ def test_states_are_those_of_a_python_loop(batch, remat, x64):
             records, states[free + np.minimum(np.arange(8), count)], rtol=1e-12
         )
         chex.assert_trees_all_close(state, states[free + count], rtol=1e-12)
-    narrow = [jnp.asarray(4, dtype) for dtype in ("int8", "uint8", "int32", "uint32")]
+    narrow = [jax_array(4, dtype) for dtype in ("int8", "uint8", "int32", "uint32")]
     known = (0, np.int64(4), *narrow)
     ends = compiled(lambda: [loop(loops=5, free=free) for free in known])()
     for free, (state, records) in zip(known, ends, strict=True):
-        chex.assert_trees_all_close(records, states[free : free + 6], rtol=1e-12)
+        place = int(free)
+        chex.assert_trees_all_close(records, states[place : place + 6], rtol=1e-12)
         chex.assert_trees_all_equal(state, records[-1])
     assert run_loops(block, params, h, x, loops=5)[1] is None
 
