@@ -167,7 +167,7 @@ def test_a_point_that_stays_has_not_risen():
     )
     assert_array_equal(certificate.energy, -2000.0)
     assert np.isinf(certificate.limit)
-    assert np.asarray(certificate.outcome) == Outcome.GUARANTEED
+    assert certificate.outcome == Outcome.GUARANTEED
 
 
 def quartic(rate):

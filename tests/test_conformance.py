@@ -165,9 +165,7 @@ def test_the_check_finds_the_step_that_rises():
             lambda after: energies_and_roundoff(exact.energy, params, y, after, None)
         )(stepped)
 
-    for (before, after), tolerance, rises in zip(
-        *map(np.asarray, check(y)), (True, False), strict=True
-    ):
+    for (before, after), tolerance, rises in zip(*check(y), (True, False), strict=True):
         assert (float(after) > float(before) + float(tolerance)) == rises
 
 

@@ -165,13 +165,13 @@ def test_rounding_errors_and_sizes_stay_within_their_bounds(name, monkeypatch):
         narrow = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
         return inverse_scaling(narrow, z.astype(jnp.float32)).astype(z.dtype)
 
-    outputs_of = [np.asarray(run(*weights, points)) for points in (x, moved)]
+    outputs_of = [run(*weights, points) for points in (x, moved)]
     monkeypatch.setattr(convex_potential_module, "_inverse_scaling", of_float32)
     with jax.enable_x64(True):
         wide = jax.tree.map(np.float64, weights)
         points = np.stack([x, moved]).astype(float)
         many = jax.vmap(network, (*[None] * len(wide), 0))
-        exact = np.asarray(compiled(many)(*wide, points))
+        exact = compiled(many)(*wide, points)
     for computed, outputs in zip(outputs_of, exact, strict=True):
         assert np.all(norms(computed - outputs) <= bound.error)
         assert np.all(norms(computed) <= bound.size)
@@ -212,7 +212,7 @@ def test_no_pair_is_moved_further_apart_than_the_constant(name):
 
     with jax.enable_x64(True):
         wide = jax.tree.map(np.float64, weights)
-        jacobians, ratios = map(np.asarray, measured(wide, x[:8].astype(float)))
+        jacobians, ratios = measured(wide, x[:8].astype(float))
     matrices = jacobians.reshape(*jacobians.shape[:2], -1)
     assert np.max(np.linalg.norm(matrices, 2, axis=(1, 2))) <= bound.constant + 1e-6
     assert np.max(ratios) <= bound.constant + 1e-6
@@ -276,7 +276,7 @@ def test_weights_out_of_range_are_never_certified():
         assert not np.any(np.isfinite(bound.error) & np.isfinite(bound.constant))
         logits = np.tile(np.float32([0.0, 1.0]), (64, 1))
         radius = compiled(certificates.certified_radius)(logits, bound=bound)
-        assert not np.any(np.asarray(radius) > 0.0)
+        assert not np.any(radius > 0.0)
 
 
 def test_weights_of_another_shape_are_named():

@@ -70,7 +70,7 @@ def test_no_point_within_a_radius_changes_its_class():
         bound = lipschitz(
             lambda x: pad_channels(x, 8), weights["layers"], x=x, radius=10.0
         )
-        radius = np.asarray(radii(logits, weights["head"], bound=bound))
+        radius = radii(logits, weights["head"], bound=bound)
         places = np.argmax(logits, -1)[:, None]
         assert np.all(radius >= 0.0)
         assert np.all(classes(weights, radius) == places)
@@ -98,12 +98,12 @@ def test_radii_are_the_formula_rounded_down():
     ratios = np.where(np.isinf(distances), np.inf, gaps / (2.0 * distances))
     expected = np.min(ratios, axis=-1)
     halved = compiled(functools.partial(certified_radius, bound=2.0))
-    radius = np.asarray(halved(logits, head, labels=labels))
+    radius = halved(logits, head, labels=labels)
     assert_allclose(radius, expected, rtol=1e-4, atol=1e-5)
     is_right = expected > 0.0
     assert np.all(radius[is_right] <= expected[is_right])
     assert not np.all(is_right)
-    of_prediction = np.asarray(halved(logits, head))
+    of_prediction = halved(logits, head)
     assert_array_equal(of_prediction[is_right], radius[is_right])
     assert np.all(of_prediction >= 0.0)
     top = np.sort(logits, axis=-1)
@@ -128,7 +128,7 @@ def test_margins_within_rounding_have_radius_0():
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_logits_that_are_not_finite_are_never_certified(bad):
     logits = np.array([[1.0, bad, 0.0], [1.0, 0.0, 0.0]])
-    radius = np.asarray(radii(logits, np.eye(3)))
+    radius = radii(logits, np.eye(3))
     assert np.isnan(radius[0])
     assert radius[1] > 0.0
     of_head = np.diag([bad, 1.0, 1.0])

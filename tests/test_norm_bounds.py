@@ -268,7 +268,7 @@ def test_as_many_picard_steps_as_were_promised_are_enough():
         residual = jnp.linalg.norm(path[1] - z, axis=-1)
         return far, path, picard_steps(c, residual, 1e-6), error_bound(c, residual)
 
-    far, path, promised, bound = map(np.asarray, measure(params, z))
+    far, path, promised, bound = measure(params, z)
     assert promised.shape == (20,)
     assert np.all((promised > 50) & (promised < 1000))
     assert np.all(bound >= np.linalg.norm(z - far, axis=-1))

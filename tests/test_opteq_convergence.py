@@ -64,7 +64,7 @@ def test_theorem_4_only_sam_finds_the_least_norm():
     rates = np.diff(np.log10(errors))
     assert np.all(rates < -0.7)
     # Without S the iterations end where they began, seen along the free directions.
-    picard = np.asarray(iterate(layer, params, start, "picard", 1000))
+    picard = iterate(layer, params, start, "picard", 1000)
     assert_allclose(picard - compiled(layer.step)(params, picard), 0.0, atol=1e-12)
     assert_allclose(free @ picard, free @ start, atol=1e-9)
     assert np.linalg.norm(picard - least) > 1.0
@@ -87,9 +87,7 @@ def test_theorem_4_holds_for_a_convex_regulariser():
     start = particular + 2.0 * rng.normal(size=M)
     sam = averaged(R.value, smoothness=R.smoothness, p=0.3, c=0.3)
     counts = [1000, 5000, 25_000]
-    iterates = [
-        np.asarray(iterate(layer, params, start, sam, steps)) for steps in counts
-    ]
+    iterates = [iterate(layer, params, start, sam, steps) for steps in counts]
     errors = [np.linalg.norm(z - least) for z in iterates]
     rates = np.diff(np.log(errors)) / np.diff(np.log(counts))
     assert errors[-1] < 0.03 * np.linalg.norm(start - least)
@@ -158,7 +156,7 @@ def test_theorem_5_training_converges_at_a_linear_rate():
     """No step shrinks the loss by less than a share, and later ones by no smaller
     share than the first."""
     residual, params, x, y = problem()
-    losses, _ = map(np.asarray, descend(residual, params, x, y, 0.05, 3000))
+    losses, _ = descend(residual, params, x, y, 0.05, 3000)
     # rounding may end at 0
     ratios = losses[1:] / np.where(losses[:-1] == 0.0, 1.0, losses[:-1])
     before = losses[1:] > 1e-20 * losses[0]  # until rounding takes over
@@ -174,7 +172,7 @@ def test_theorem_5_needs_inputs_that_differ_and_not_many_samples():
     size: equal inputs contradict it."""
     residual, params, x, y = problem()
     twins = np.concatenate([x[:1], x[:1], x[2:]])
-    losses, sizes = map(np.asarray, descend(residual, params, twins, y, 0.05, 3000))
+    losses, sizes = descend(residual, params, twins, y, 0.05, 3000)
     assert float(losses[-1]) == pytest.approx(
         0.25 * np.sum((y[0] - y[1]) ** 2), rel=1e-6
     )

@@ -114,7 +114,7 @@ def test_the_alignment_is_the_sum_over_single_coordinates():
     def align(p, q):
         return certified.orthant_alignment(p, q, batch_ndim=1)
 
-    alignment = np.asarray(align(p, q))
+    alignment = align(p, q)
     expected = np.sum(np.minimum(q**2 - p**2, 0.0), (1, 2)) / np.sum(p**2, (1, 2))
     assert_allclose(alignment, expected, rtol=1e-5)
     assert np.all((alignment >= -1.0) & (alignment <= 0.0))
@@ -142,7 +142,7 @@ def test_lemma_d_3_bounds_proximal_steps_in_t():
         )
 
     y = 2.0 * gaussian(10_000, 2, seed=3)
-    moved, whole, members = map(np.asarray, measure(y.astype(np.float32)))
+    moved, whole, members = measure(y.astype(np.float32))
     for kappa, member in zip(kappas, members, strict=True):
         assert np.all((moved >= (1.0 - kappa) * whole * (1 - 1e-5))[member]), kappa
     shares = np.mean(members, axis=1)

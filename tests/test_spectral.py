@@ -210,7 +210,7 @@ def test_normalised_convolutions_keep_to_their_bound(
 
         return jax.grad(total, has_aux=True)(W)
 
-    gradient, scaled = map(np.asarray, normalise(W))
+    gradient, scaled = normalise(W)
     norm = np.linalg.norm(reference.conv_matrix(scaled, IMAGE), 2)
     assert norm <= 0.8 * (1.0 + (1e-12 if certified else 1e-3))
     assert norm >= 0.6

@@ -33,8 +33,8 @@ from tests.reference import compiled, jax_array
 from unroll_jax import constrained as c
 
 pytestmark = types_unchecked
-TWO = jnp.ones(2)
-THREE = jnp.ones(3)
+TWO = jax_array(np.ones(2), np.float32)
+THREE = jax_array(np.ones(3), np.float32)
 MINUS = np.float32(-1.0)
 LOG_RATIO = c.descent_constraints(0.2, form="log_ratio")
 LAYER = c.descent_constraints(0.2, num_layers=1)["layer 1"]

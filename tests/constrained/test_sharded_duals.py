@@ -37,8 +37,8 @@ for rule in (None, 2.0, growing_penalty(1.0, factor=1.5, maximum=4.0), growing_p
     specs = jax.tree.map(lambda leaf: P("data") if leaf.ndim else P(), start)
     # Each device counts the calls that it skips, so nothing proves the counters equal: check_vma=False.
     options = {"mesh": mesh, "out_specs": specs, "check_vma": False}
-    sharded = compiled(jax.shard_map(mapped, in_specs=(*specs, P("data"), P("data")), **options))
-    alone = compiled(lambda *given: step(*given, lambda value: value, 32))
+    sharded = jax.jit(jax.shard_map(mapped, in_specs=(*specs, P("data"), P("data")), **options))
+    alone = jax.jit(lambda *given: step(*given, lambda value: value, 32))
     many = one = start
     for step_number in range(5):
         many = sharded(*many, margins[step_number], local[step_number])

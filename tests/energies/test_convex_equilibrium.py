@@ -42,7 +42,7 @@ def test_equilibria_and_their_gradients_are_those_of_numpy(kind):
         (_, (z, converged)), gradient = jax.value_and_grad(total, has_aux=True)(x)
         return z, converged, gradient
 
-    z, converged, gradient = map(np.asarray, solved(x))
+    z, converged, gradient = solved(x)
     assert np.all(converged)
     W, scaling = reference.matrix_and_scaling(params.W, params.log_q, IMAGE)
     b = np.tile(params.b, len(W) // len(params.b))

@@ -114,7 +114,7 @@ def test_the_scaling_bounds_the_matrix_in_1000_draws(kind, scaling):
             ConvexPotentialParams(W, jnp.zeros(hidden), log_q), IMAGE
         )
 
-    T = np.asarray(compiled(jax.vmap(of_one))(W, log_q))
+    T = compiled(jax.vmap(of_one))(W, log_q)
     shares = []
     for kernel, diagonal in zip(W, T, strict=True):
         matrix = kernel if kind == "dense" else conv_matrix(kernel, IMAGE)

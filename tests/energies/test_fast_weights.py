@@ -228,9 +228,7 @@ def test_mesa_queries_of_zero_and_nan_and_unsolved_systems():
         return jnp.sum(outputs) + jnp.sum(residuals), outputs
 
     queries = np.float32([1.0, 0.0, 1.0, np.nan, 1.0])[:, None] * ones
-    gradient, outputs = map(
-        np.asarray, compiled(jax.grad(total, has_aux=True))(queries)
-    )
+    gradient, outputs = compiled(jax.grad(total, has_aux=True))(queries)
     *_, unsolved = compiled(functools.partial(mesa, ridge=1e-4, max_steps=1))(
         *draw(count=9)
     )

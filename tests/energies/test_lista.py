@@ -60,7 +60,7 @@ def test_the_default_curvature_bounds_the_dictionary_from_above_by_little(shape)
         stepped = lista(shape[1], shape[0], sparsity=0.0).step(ListaParams(D), start, x)
         return jnp.sqrt(jnp.sum((x @ D.T) ** 2) / jnp.sum(stepped**2))
 
-    bounds = np.asarray(curvatures(D.astype(np.float32)))
+    bounds = curvatures(D.astype(np.float32))
     true = np.linalg.norm(D, 2, axis=(1, 2)) ** 2
     assert np.all(bounds >= true * (1.0 - 1e-4))
     assert np.all(bounds <= true * 1.02)

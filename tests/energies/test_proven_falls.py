@@ -109,7 +109,7 @@ def test_a_step_lowers_its_energy_as_proven(name):
         )
         return energies, constant * jnp.sum((stepped - y) ** 2), tolerance
 
-    energies, proven, tolerance = map(np.asarray, measure(*drawn(name)))
+    energies, proven, tolerance = measure(*drawn(name))
     fell = energies[:, 0] - energies[:, 1]
     assert np.all(np.isfinite(proven))
     assert np.all(fell >= proven * (1.0 - 1e-5) - tolerance)

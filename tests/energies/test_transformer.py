@@ -99,9 +99,7 @@ def test_the_condition_that_the_table_checks_is_the_stated_one():
             a * smoothness,
         )
 
-    held, share, length = map(
-        np.asarray, measure(jax.random.split(jax.random.key(2), 1000))
-    )
+    held, share, length = measure(jax.random.split(jax.random.key(2), 1000))
     assert np.sum((share > 0.51) & (share < 0.99) & (length <= 0.99)) > 10
     clear = (np.abs(share - 0.5) > 1e-3) & (np.abs(length - 1.0) > 1e-3)
     assert_array_equal(held[clear], ((share <= 0.5) & (length <= 1.0))[clear])

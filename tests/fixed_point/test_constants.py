@@ -100,7 +100,7 @@ def solve_all():
     starts = [0.0 * ones] * len(AFFINE) + [each[1] * ones for each in ENTRIES.values()]
     run = compiled(jax.vmap(solve))
     z, info = run(np.array(kinds), np.float32(matrices), np.float32(starts))
-    return np.asarray(z[:, 0]), info.status[:, 0].tolist()
+    return z[:, 0], info.status[:, 0].tolist()
 
 
 def solve_codes():

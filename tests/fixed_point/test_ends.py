@@ -282,9 +282,7 @@ def test_factored_layers_solve_states_of_any_size_alike():
     for size in map(np.float32, (1e-25, 1e-15, 1e15, 1e25)):
         z, info = run(params, zeros, size * given)
         assert info.converged.all(), size
-        assert np.abs(np.asarray(info.steps) - np.asarray(of_usual.steps)).max() <= 2, (
-            size
-        )
+        assert np.abs(info.steps - of_usual.steps).max() <= 2, size
         assert relative_error(np.asarray(z, np.float64) / size, usual) < 1e-5, size
 
 

@@ -52,9 +52,7 @@ def judge_of(step, energy, start):
         near = norms(jax.tree.map(lambda a, b: a - b, moved, z)) <= 10.0 * TOL * (
             1.0 + size
         )
-        return near | (
-            np.asarray(here) - lowest <= 1e-2 * np.maximum(1.0, np.abs(lowest))
-        )
+        return near | (here - lowest <= 1e-2 * np.maximum(1.0, np.abs(lowest)))
 
     return is_right
 

@@ -227,8 +227,7 @@ def test_endless_conjugate_gradients_end_at_round_off():
     truth = np.linalg.solve(np.eye(128) - J.astype(np.float64), v.T).T
     assert int(info.steps.max()) < 9000
     assert (
-        np.abs(np.asarray(w) - truth).max()
-        <= 1e4 * np.finfo(np.float32).eps * np.abs(truth).max()
+        np.abs(w - truth).max() <= 1e4 * np.finfo(np.float32).eps * np.abs(truth).max()
     )
 
 

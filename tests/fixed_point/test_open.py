@@ -17,7 +17,7 @@ from unroll_jax.fixed_point import neumann
 
 pytestmark = types_unchecked
 X = jax_array(gaussian(5, 3), np.float32)
-START = jnp.zeros((5, 3))
+START = jax_array(np.zeros((5, 3)), np.float32)
 # what compiles soonest, for steps that contract
 PLAIN = {"tol": 1e-6, "solver": "picard", "adjoint": neumann(60)}
 

@@ -7,6 +7,7 @@ import pytest
 
 import unroll_jax as uj
 from tests.fixed_point.problems import relative_error, skew_weights, tanh_step
+from tests.marks import nightly
 from tests.reference import compiled, gaussian
 from unroll_jax import fixed_point as fp
 
@@ -38,10 +39,18 @@ def implicit_gradient(step, A):
     return z, np.stack(rows)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
-    ("solver", "count"),
-    [*((solver, 1000) for solver in PROBLEMS), ("anderson", 20), ("anderson", 60)],
+    ("solver", "count", "dtype"),
+    [
+        *((solver, 1000, np.float32) for solver in PROBLEMS),
+        *(("anderson", count, np.float32) for count in (20, 60)),
+        *(("anderson", count, np.float64) for count in (20, 60, 1000)),
+        *(
+            pytest.param(solver, 1000, np.float64, marks=nightly)
+            for solver in PROBLEMS
+            if solver != "anderson"
+        ),
+    ],
 )
 def test_unrolled_steps_have_the_implicit_gradient(solver, count, dtype):
     """From zeros, and from the solution."""

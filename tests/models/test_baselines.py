@@ -68,10 +68,8 @@ def test_the_neural_ode_ends_where_scipy_says(image, augment):
         )
         end = solved.y[:, -1].reshape(start.shape)
         assert np.linalg.norm(end - start) > 0.1
-        assert_allclose(
-            np.asarray(kept["intermediates"]["end"][0])[row], end, atol=1e-7
-        )
-        assert_allclose(np.asarray(logits)[row], logits_by_hand(params, end), atol=1e-7)
+        assert_allclose(kept["intermediates"]["end"][0][row], end, atol=1e-7)
+        assert_allclose(logits[row], logits_by_hand(params, end), atol=1e-7)
 
 
 @nightly

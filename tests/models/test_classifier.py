@@ -48,7 +48,7 @@ def test_logits_are_those_of_the_head_at_every_output(pooling, hidden):
 
     logits, outputs = run(params, inside)
     head = float64(params)["params"]["head"]
-    pooled = pooled_by_hand(np.asarray(outputs), pooling)
+    pooled = pooled_by_hand(outputs, pooling)
     if hidden is not None:
         pooled = np.tanh(pooled @ head["hidden"]["kernel"] + head["hidden"]["bias"])
     expected = pooled @ head["logits"]["kernel"] + head["logits"]["bias"]

@@ -202,7 +202,7 @@ def test_averaged_steps_are_those_of_equation_10():
                 + (1.0 - beta) * moved
             )
         assert_allclose(
-            np.asarray(outputs[name])[0],
+            outputs[name][0],
             logits_by_hand(params, z),
             atol=1e-12,
             err_msg=name,

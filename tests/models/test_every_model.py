@@ -305,7 +305,7 @@ def test_bfloat16_layers_keep_float32_parameters_outputs_and_records(name):
     assert {leaf.dtype for leaf in leaves} == {jnp.dtype(jnp.float32)}
     assert_allclose(outputs, expected, atol=0.05 * float(jnp.max(jnp.abs(expected))))
     # it did compute in bfloat16
-    assert np.any(np.asarray(outputs)[1:] != np.asarray(expected)[1:])
+    assert np.any(outputs[1:] != expected[1:])
     if jnp.issubdtype(x.dtype, jnp.floating):  # narrow inputs are read out wide
         assert (
             jax.eval_shape(wide.apply, params, x.astype(jnp.bfloat16)).dtype
@@ -409,5 +409,5 @@ def test_a_token_that_the_vocabulary_lacks_is_nan(name):
     model = READERS[name]
     tokens = np.array([[5, 6, -1], [5, 6, 300]], np.int32)
     outputs = compiled(model.apply)(drawn(model, jnp.asarray(tokens)), tokens)
-    rows = np.asarray(outputs).reshape(len(outputs), 2, -1)
+    rows = outputs.reshape(len(outputs), 2, -1)
     assert np.isnan(rows[0]).any(axis=-1).all()

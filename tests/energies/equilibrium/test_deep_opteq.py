@@ -46,7 +46,7 @@ def test_a_deep_step_applies_every_layer(kind, batch):
             expected = one.step(layer_params, expected, x)
         return expected, layer.step(params, z, x), layer.energy(params, z, x)
 
-    expected, stepped, energy = map(np.asarray, measure(params, z, x))
+    expected, stepped, energy = measure(params, z, x)
     assert_allclose(stepped, expected, rtol=1e-12, atol=1e-12)
     assert energy.shape == batch
     event = tuple(range(len(batch), z.ndim))

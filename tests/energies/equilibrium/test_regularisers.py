@@ -169,7 +169,7 @@ def test_the_objective_of_a_convolution_is_that_of_its_matrix():
         pixels = opteq_objective(as_matrix, z[:, 0, 0], skip=0.5)
         return images, pixels, deep_opteq_objective((params, params), (z, z), skip=0.5)
 
-    images, pixels, deep = map(np.asarray, objectives(params, z))
+    images, pixels, deep = objectives(params, z)
     assert_allclose(images, pixels, rtol=1e-12)
     assert_allclose(deep, 2.0 * images, rtol=1e-12)
     assert jax.eval_shape(

@@ -62,7 +62,6 @@ OPERATORS = {
     ),
 }
 every_operator = pytest.mark.parametrize("name", OPERATORS)
-in_float64 = in_float64
 
 
 def both_uses(name):
@@ -87,14 +86,17 @@ def test_a_prox_solves_its_problem_and_differentiates(name):
     objective = STEP * penalty(u, *numbers) + cp.sum_squares(u - Z) / 2
     problem = cp.Problem(cp.Minimize(objective), constraints(u, *numbers))
     problem.solve(solver=cp.CLARABEL)
-    weights = np.cos(np.arange(12.0)).reshape(3, 4)
+    weights = np.cos(np.arange(24.0)).reshape(2, 3, 4)
     point = jax.tree.map(np.asarray, (Z, STEP, *numbers))
-    for use in both_uses(name):
-        near = compiled(use)(*point)
+
+    def both(point):
+        return jnp.stack([use(*point) for use in both_uses(name)])
+
+    for near in compiled(both)(point):
         assert_allclose(near, reference(*point), rtol=1e-13, atol=1e-14)
         assert_allclose(near, u.value, atol=1e-4)
-        value = lambda point: jnp.sum(weights * use(*point))  # noqa: B023
-        assert_derivative(value, point, rtol=1e-6, atol=1e-8)
+    value = lambda point: jnp.sum(weights * both(point))
+    assert_derivative(value, point, rtol=1e-6, atol=1e-8)
 
 
 @in_float64
