@@ -271,7 +271,7 @@ def test_a_solver_that_needs_symmetry_refuses_a_layer_without_it():
     infos = lambda x: {name: value(x, **options)[1] for name, options in cases.items()}
     with pytest.warns(ConvergenceWarning, match=re.escape(LOPSIDED)) as caught:
         alone, mapped = finish(
-            compiled(lambda x: (infos(x), jax.vmap(infos)(x)))(draw(2))
+            jax.jit(lambda x: (infos(x), jax.vmap(infos)(x)))(draw(2))
         )
     assert len(caught) == 2 * len(cases)
     for name in cases:
