@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
 from tests.marks import in_float64
-from tests.reference import gaussian, jax_array
+from tests.reference import compiled, gaussian, jax_array
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import Proximal, TransformerParams, box, transformer_parts
 
@@ -54,7 +54,7 @@ def test_a_step_descends_f_then_g_then_prox():
     params = draw_params(0)
     y = gaussian(2, 3, 4, DIM, seed=1)
 
-    @jax.jit
+    @compiled
     def measure(params, y):
         results = {}
         for phi in PROXES:
@@ -120,7 +120,7 @@ def test_absent_tokens_neither_move_nor_count(phi, first):
         stepped = system.step(params, y, x)
         return jnp.sum(stepped[:, :4] ** 2), (stepped, system.energy(params, y, x))
 
-    measure = jax.jit(jax.grad(size, has_aux=True))
+    measure = compiled(jax.grad(size, has_aux=True))
 
     slope, (expected, energy) = measure(y, params, None)
     assert np.all(np.isfinite(energy))
@@ -157,7 +157,7 @@ def test_the_state_may_be_a_pytree_and_phi_its_own():
         "a": np.array([0.3, -2.0], np.float32),
         "b": np.array([[0.5, 2.0, 0.1], [0.0, -0.4, 9.0]], np.float32),
     }
-    stepped, trace = jax.jit(lambda y: uj.unroll(system, None, y, 0.25, num_layers=3))(
+    stepped, trace = compiled(lambda y: uj.unroll(system, None, y, 0.25, num_layers=3))(
         y
     )
     chex.assert_trees_all_equal_shapes_and_dtypes(stepped, y)
@@ -175,7 +175,7 @@ def test_minimisers_are_fixed_only_where_f_and_g_agree():
     system = uj.alternating(
         quadratic("f"), quadratic("g"), f_step_size=A1, g_step_size=A2
     )
-    step = jax.jit(system.step)
+    step = compiled(system.step)
     minimiser = np.linalg.solve(A + B, A @ a + B @ b)[None]
     assert np.max(np.abs(step(params, minimiser, None) - minimiser)) > 1e-3
     assert_allclose(step(params | {"g": (B, a)}, a[None], None), a[None], atol=1e-14)

@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import unroll_jax as uj
 from tests.energies.dust_reference import soft
 from tests.marks import in_float64
-from tests.reference import jax_array
+from tests.reference import compiled, jax_array
 from unroll_jax import certificates as certified
 from unroll_jax.certificates import Outcome, certify
 from unroll_jax.descent import Anchor
@@ -49,7 +49,7 @@ def test_a_certificate_speaks_of_the_forward_pass_of_the_transformer():
     layer, *arrays = transformer_case((2, 3), 0.9, 4, "tanh", 0.1)
     transformer = uj.transformer(4, step_size=0.1, phi="tanh")
 
-    @jax.jit
+    @compiled
     def both(params, y):
         certificate = certify(
             layer, params, y, smoothness=10.95, num_layers=3, num_points=1
@@ -83,14 +83,14 @@ def test_padding_does_not_change_a_certificate(phi):
     smoothness = lambda params, y, x: of_attention(params, y, x) + 1.95
     # After two layers near tokens have met, and their differences are round-off.
 
-    @jax.jit
+    @compiled
     def check(y, x):
         return certify(
             layer, params, y, x, smoothness=smoothness, num_layers=2, num_points=2
         )
 
     params = jax.tree.map(jnp.asarray, params)
-    plain = jax.device_get(check(y, y[:, :1]))
+    plain = check(y, y[:, :1])
     for padding in (0.0, -1.0, np.nan):
         filled, anchor = np.full((2, 2, 9, 32), padding)
         filled[:, 1:7], anchor[:, 1:7] = y, y[:, :1]
@@ -135,8 +135,8 @@ def test_certificates_have_the_numbers_of_the_descent_lemma(name):
         quadratic(A, 1.0), quadratic(B, 0.3), f_step_size=a1, g_step_size=a2, phi=phi
     )
     measured = certified.quadratic_smoothness(layer.smooth) if name == "relu" else L_h
-    run = jax.jit(lambda y: certify(layer, None, y, smoothness=measured))
-    certificate = jax.device_get(run(y))
+    run = compiled(lambda y: certify(layer, None, y, smoothness=measured))
+    certificate = run(y)
 
     u = y - a1 * (y - 1.0) @ A
     move = prox(u - a2 * (u - 0.3) @ B, a2) - y
@@ -162,12 +162,12 @@ def test_certificates_have_the_numbers_of_the_descent_lemma(name):
 def test_a_point_that_stays_has_not_risen():
     f = g = lambda params, y, x: jnp.sum(y**2, (-2, -1)) - 1000.0
     layer = uj.alternating(f, g, f_step_size=0.1, g_step_size=0.1)
-    certificate = jax.jit(lambda y: certify(layer, None, y, smoothness=4.0))(
+    certificate = compiled(lambda y: certify(layer, None, y, smoothness=4.0))(
         np.zeros((1, 1), np.float32)
     )
     assert_array_equal(certificate.energy, -2000.0)
     assert np.isinf(certificate.limit)
-    assert np.asarray(certificate.outcome) == Outcome.GUARANTEED
+    assert certificate.outcome == Outcome.GUARANTEED
 
 
 def quartic(rate):
@@ -180,11 +180,11 @@ def quartic(rate):
 
 
 def examine(rate, y, **options):
-    @jax.jit
+    @compiled
     def run(y):
         return uj.certify(quartic(rate), None, y, **options)
 
-    return jax.device_get(run(np.asarray(y, np.float32)))
+    return run(np.asarray(y, np.float32))
 
 
 def test_a_user_descent_is_guaranteed_by_its_smoothness():
@@ -216,18 +216,18 @@ def test_layers_may_have_parameters_of_their_own():
     rates = np.array([0.1, 0.5, 0.3])
     y = np.linspace(0.2, 1.0, 6).reshape(2, 3)
     options = {"smoothness": 3.0, "num_points": 1}
-    run = jax.jit(
+    run = compiled(
         lambda rates, y: certify(layer, rates, y, **options, num_layers=3, tied=False)
     )
-    whole = jax.device_get(run(rates, y))
+    whole = run(rates, y)
     assert whole.energy.shape == (4, 2)
 
-    @jax.jit
+    @compiled
     def single(rate, y):
         return (certify(layer, rate, y, **options), layer.step(rate, y, None))
 
     for place, rate in enumerate(rates):
-        certificate, y = jax.device_get(single(rate, y))
+        certificate, y = single(rate, y)
         expected, actual = (
             jax.tree.map(lambda leaf, i=i: leaf[i], c)
             for c, i in ((certificate, 0), (whole, place))
@@ -237,7 +237,7 @@ def test_layers_may_have_parameters_of_their_own():
 
 def test_the_verdict_on_states_of_bfloat16_is_computed_in_float32():
     y = jax_array(np.linspace(0.2, 1.0, 9).reshape(3, 3), jnp.bfloat16)
-    certificate = jax.jit(lambda y: uj.certify(quartic(0.5), None, y, smoothness=3.0))(
+    certificate = compiled(lambda y: uj.certify(quartic(0.5), None, y, smoothness=3.0))(
         y
     )
     wide = np.asarray(y, np.float64)
@@ -245,7 +245,7 @@ def test_the_verdict_on_states_of_bfloat16_is_computed_in_float32():
     assert_allclose(certificate.slope[0], np.sum(wide**3 * move, axis=-1), rtol=0.02)
     assert np.all(certificate.outcome == Outcome.GUARANTEED)
     halving = quartic(0.5)._replace(step=lambda params, y, x: 0.5 * y)
-    halved = jax.jit(lambda y: uj.certify(halving, None, y))(y).energy
+    halved = compiled(lambda y: uj.certify(halving, None, y))(y).energy
     assert_allclose(
         np.asarray(halved)[1], np.sum((0.5 * wide) ** 4, axis=-1) / 4.0, rtol=1e-6
     )
@@ -261,5 +261,5 @@ def test_steps_of_any_size_are_judged_alike(size):
     )
     y = np.full((2, 3), size, np.float32)
     assert_allclose(
-        jax.jit(lambda y: uj.certify(layer, None, y))(y).slope, -3.0, rtol=1e-5
+        compiled(lambda y: uj.certify(layer, None, y))(y).slope, -3.0, rtol=1e-5
     )

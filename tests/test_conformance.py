@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 
 import unroll_jax as uj
 from tests.marks import in_float64, nightly
-from tests.reference import jax_array
+from tests.reference import compiled, jax_array
 from unroll_jax.certificates import Outcome
 
 BATCH = (2, 3)  # of all draws. An example does not depend on its batch, see below
@@ -46,7 +46,7 @@ def many(name):
     with jax.enable_x64(False):
         keys = jax.random.split(jax.random.key(1, impl="rbg"), KEYS)
         # compiles quicker than vmap
-        drawn = jax.jit(lambda keys: jax.lax.map(one, keys))(keys)
+        drawn = compiled(lambda keys: jax.lax.map(one, keys))(keys)
         return descents[0], jax.tree.map(np.asarray, drawn)
 
 
@@ -128,7 +128,7 @@ def test_every_step_lowers_its_energy_where_its_condition_holds(name, dtype):
             )
 
         arrays = jax.tree.map(lambda leaf: leaf.astype(dtype), (params, y, x, scales))
-        held, energies, tolerance = jax.device_get(jax.jit(jax.vmap(example))(*arrays))
+        held, energies, tolerance = compiled(jax.vmap(example))(*arrays)
     before = energies[:, 0][held]
     after = energies[:, 1][held]
     tolerance = tolerance[held]
@@ -158,16 +158,14 @@ def test_the_check_finds_the_step_that_rises():
     printed = uj.attention(form="softmax")
     params = exact.init(jax.random.key(0))
 
-    @jax.jit
+    @compiled
     def check(y):
         stepped = jnp.stack([layer.step(params, y) for layer in (printed, exact)])
         return jax.vmap(
             lambda after: energies_and_roundoff(exact.energy, params, y, after, None)
         )(stepped)
 
-    for (before, after), tolerance, rises in zip(
-        *map(np.asarray, check(y)), (True, False), strict=True
-    ):
+    for (before, after), tolerance, rises in zip(*check(y), (True, False), strict=True):
         assert (float(after) > float(before) + float(tolerance)) == rises
 
 
@@ -178,7 +176,7 @@ def test_batches_and_step_and_energy_are_each_alone(
 ):
     descent, params, y, x = draw(name, 0, BATCH, "float64")
 
-    @jax.jit
+    @compiled
     def both_ways(*arrays):
         at_once = descent.step_and_energy and descent.step_and_energy(*arrays)
         return (descent.step(*arrays), descent.energy(*arrays)), at_once
@@ -200,7 +198,7 @@ def test_known_values_step_as_traced_ones(name):
     descent, *arrays = draw(name, 0, (3,), "float32")
     known = jax.tree.map(jnp.asarray, arrays)
     step = descent.step
-    both = jax.jit(lambda *traced: (step(*traced), step(*known)))(*arrays)
+    both = compiled(lambda *traced: (step(*traced), step(*known)))(*arrays)
     chex.assert_trees_all_close(*both, rtol=1e-5, atol=1e-5)
 
 
@@ -216,7 +214,7 @@ def test_an_input_left_out_is_zero_or_missed(name):
     # its own context
     stand_in = y if name == "causal_attention" else np.zeros_like(y if x is None else x)
 
-    @jax.jit
+    @compiled
     def other(*arrays):
         return (descent.energy(*arrays), None, descent.step(*arrays))
 
@@ -235,7 +233,7 @@ def test_an_input_left_out_is_zero_or_missed(name):
 @functools.cache
 def slope_and_step(name):
     descent, _ = many(name)
-    return jax.jit(
+    return compiled(
         lambda p, y, x: (
             *jax.value_and_grad(descent.energy, 1)(p, y, x),
             descent.step(p, y, x),
@@ -398,7 +396,7 @@ def test_wrapped_layers_are_certified_by_what_their_steps_do(name):
         uj.safeguarded(descent),
     ]
 
-    @jax.jit
+    @compiled
     def run(params, y, x):
         energies = [
             jnp.stack(
@@ -410,7 +408,7 @@ def test_wrapped_layers_are_certified_by_what_their_steps_do(name):
         return energies, [certify(layer, params, y, x) for layer in layers]
 
     for number, (energies, certificate) in enumerate(
-        zip(*jax.device_get(run(params, y, x)), strict=True)
+        zip(*run(params, y, x), strict=True)
     ):
         assert_allclose(certificate.energy, energies, rtol=1e-5, atol=1e-5)
         rose = energies[1] > energies[0] + 1e-4 * np.abs(energies[0])

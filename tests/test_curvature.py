@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
 from tests.marks import in_float64, nightly
-from tests.reference import gaussian, jax_array
+from tests.reference import compiled, gaussian, jax_array
 from unroll_jax import certificates as certified
 from unroll_jax.certificates.curvature import FAILURE_PROBABILITY, hessian_product
 from unroll_jax.descent import Anchor
@@ -32,7 +32,7 @@ def symmetric(rng, *shape):
 def test_the_curvature_of_a_quadratic_is_the_spectrum_s_ends(batch, d, dtype):
     A = symmetric(np.random.default_rng(0), *batch, d)
 
-    @jax.jit
+    @compiled
     def measure(matrix, y):
         energy = lambda y: 0.5 * jnp.einsum("...i,...ij,...j->...", y, matrix, y)
         return certified.curvature(energy, y)
@@ -60,7 +60,7 @@ def test_repeated_eigenvalues_a_flat_energy_and_a_pytree_of_states():
             + y["a"] * y["b"][..., 0]
         )
 
-    @jax.jit
+    @compiled
     def measure(y, tree):
         extremes = certified.curvature(
             lambda y: jnp.sum(0.5 * spectra * y**2 + y, -1), y
@@ -96,7 +96,7 @@ def test_the_true_ends_lie_within_the_error():
     # one less e at either end.
     share = (np.log(1.648 * np.sqrt(d) / FAILURE_PROBABILITY) / (2 * steps - 1)) ** 2
 
-    @jax.jit
+    @compiled
     def run(spectrum, key):
         energy = lambda y: 0.5 * jnp.sum(spectrum * y**2, -1)
         few = certified.curvature(energy, jnp.zeros((3, d)), num_steps=5, key=key)
@@ -106,7 +106,7 @@ def test_the_true_ends_lie_within_the_error():
         )
 
     for seed in range(3):
-        extremes, of_few = jax.device_get(run(spectra, jax.random.key(seed)))
+        extremes, of_few = run(spectra, jax.random.key(seed))
         assert 0.0 < extremes.error < 0.2
         seen = np.max(extremes.largest - extremes.smallest)
         assert_allclose(extremes.error, share * seen / (1.0 - 2.0 * share), rtol=1e-12)
@@ -129,12 +129,12 @@ def test_curvature_is_that_of_the_dense_hessian():
     slope = jax.grad(lambda y: layer.energy(AttentionParams(None), y, None))
     y, v = 1.5 * gaussian(2, 4, 3, seed=2)
 
-    @jax.jit
+    @compiled
     def measure(y, v):
         dense = jax.jacobian(slope)(y).reshape(12, 12)
         return certified.curvature(energy, y), hessian_product(energy, y, v), dense
 
-    extremes, product, dense = jax.device_get(measure(y, v))
+    extremes, product, dense = measure(y, v)
     ends = np.linalg.eigvalsh(dense)[[0, -1]]
     assert ends[0] < 0.0 < ends[1]
     assert_allclose([extremes.smallest, extremes.largest], ends, atol=1e-10)
@@ -145,7 +145,7 @@ def test_the_feedforward_smoothness_is_the_largest_eigenvalue():
     rng = np.random.default_rng(3)
     y = np.ones((2, 5, 4))
 
-    @jax.jit
+    @compiled
     def smoothness(params, y):
         return certified.quadratic_smoothness(uj.feedforward(4).energy)(params, y, None)
 
@@ -167,7 +167,7 @@ def test_the_pairwise_smoothness_of_graphs_heads_and_absent_tokens():
     y = rng.normal(size=(4, 6, 3)).astype(np.float32)
     padded = np.where(np.arange(6)[:, None] < 4, y, np.nan)
 
-    @jax.jit
+    @compiled
     def measure(W_a, y, padded):
         one = AttentionParams(W_a[0])
         each = jax.vmap(lambda W: smoothness(AttentionParams(W), y, None))(W_a)
@@ -221,11 +221,11 @@ def test_the_pairwise_smoothness_bounds_attention_energies_from_any_point():
             L,
         )
 
-    @jax.jit
+    @compiled
     def every(*arrays):
         return {name: check(*case, *arrays) for name, case in cases.items()}
 
-    results = jax.device_get(every(AttentionParams(W_a), start, step))
+    results = every(AttentionParams(W_a), start, step)
     for name, (change, bound, L) in results.items():
         assert L.shape == (300,), name
         assert np.all(change <= bound + 1e-9 * (1.0 + np.abs(bound))), name
@@ -237,7 +237,7 @@ def test_the_pairwise_smoothness_bounds_attention_energies_from_any_point():
     assert np.min(L) < 1e-3 * everywhere < 0.5 * everywhere < np.max(L)
 
 
-@jax.jit
+@compiled
 def curvature_of_diagonal(d):
     energy = lambda y: 0.5 * jnp.sum(d * y**2)
     return certified.curvature(energy, jnp.zeros_like(d), num_steps=3)

@@ -10,8 +10,9 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
+from tests.energies.comparing import shapes_of
 from tests.marks import nightly, types_unchecked
-from tests.reference import gaussian, jax_array
+from tests.reference import compiled, gaussian, jax_array
 from unroll_jax.descent import Anchor
 
 # NumPy arrays of any dtype, as users pass them
@@ -61,21 +62,12 @@ every_dtype = pytest.mark.parametrize(
 
 @functools.cache
 def drawn(name):
-    descents = []
-
-    @jax.jit
-    def draw(key_example, key_init):
-        descent, y, x = uj.DESCENTS[name].example(key_example, (2,))
-        descents.append(descent)
-        return descent.init(key_init), y, x
-
-    with jax.enable_x64(False):
-        params, y, x = draw(jax.random.key(0), jax.random.key(1))
-    return (
-        descents[0],
-        *jax.tree.map(np.asarray, (params, y, x)),
-        gaussian(*y.shape, seed=2),
+    descent, *shapes = shapes_of(name, (2,))
+    rng = np.random.default_rng(0)
+    params, y, x = jax.tree.map(
+        lambda leaf: np.float32(0.5 * rng.normal(size=leaf.shape)), shapes
     )
+    return descent, params, y, x, gaussian(*y.shape, seed=2)
 
 
 def case(kind, params, y, x):
@@ -126,7 +118,7 @@ def results(name, dtype):
     )
 
     # the program of one case and one output: many at once take much longer to compile
-    @jax.jit
+    @compiled
     def run(params, y, x, cotangent, weights):
         if present is None:
             return (

@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.energies.comparing import assert_derivative
 from tests.marks import in_float64
-from tests.reference import gaussian
+from tests.reference import compiled, gaussian
 from unroll_jax import certificates
 
 # arrays are float64 unless a test makes them float32
@@ -24,20 +24,20 @@ MAPS = {
 @pytest.mark.parametrize("name", MAPS)
 def test_parts_are_linear_maps_with_orthonormal_rows_or_columns(name):
     part, shape = MAPS[name]
-    jacobian = np.asarray(jax.jit(jax.jacobian(part))(jnp.zeros(shape)))
+    jacobian = compiled(jax.jacobian(part))(jnp.zeros(shape))
     matrix = jacobian.reshape(-1, np.prod(shape))
     gram = matrix @ matrix.T if len(matrix) < len(matrix.T) else matrix.T @ matrix
     assert_allclose(gram, np.eye(len(gram)), atol=1e-14)
     assert (len(matrix) < len(matrix.T)) == (name == "pooling")
     images = gaussian(2, 3, *shape)
-    moved = np.asarray(jax.jit(part)(images))
+    moved = compiled(part)(images)
     assert moved.shape[:2] == (2, 3)
     assert_allclose(moved.reshape(6, -1), images.reshape(6, -1) @ matrix.T, atol=1e-13)
 
 
 def test_blocks_become_channels_row_by_row():
     images = np.arange(4 * 6 * 3.0).reshape(IMAGE)
-    moved, pooled = jax.jit(
+    moved, pooled = compiled(
         lambda z: (certificates.space_to_depth(z, 2), certificates.pool(z, 2))
     )(images)
     assert_array_equal(moved[1, 2], images[2:4, 4:6].reshape(-1))
@@ -48,7 +48,7 @@ def test_blocks_become_channels_row_by_row():
 def test_orthonormal_matrices_span_what_the_weights_span_and_differentiate(shape):
     weight = gaussian(*shape, seed=1)
     target = gaussian(*shape, seed=2)
-    Q = np.asarray(jax.jit(certificates.orthonormal)(weight))
+    Q = compiled(certificates.orthonormal)(weight)
     tall, wide = (weight, Q) if shape[0] >= shape[1] else (weight.T, Q.T)
     assert_allclose(wide.T @ wide, np.eye(min(shape)), atol=1e-13)
     assert_allclose(wide @ wide.T @ tall, tall, atol=1e-12)
@@ -62,12 +62,12 @@ def test_unit_columns_keep_directions_and_zeros():
     weight = gaussian(5, 4, seed=3) * np.logspace(-20, 20, 4)
     weight[:, 1] = 0.0
 
-    @jax.jit
+    @compiled
     def run(W):
         total = lambda W: jnp.sum(certificates.unit_columns(W))
         return certificates.unit_columns(W), jax.grad(total)(W)
 
-    unit, slope = map(np.asarray, run(weight))
+    unit, slope = run(weight)
     sizes = np.linalg.norm(weight, axis=0)
     assert_allclose(unit * sizes, weight, rtol=1e-13)
     assert_allclose(np.linalg.norm(unit, axis=0), [1.0, 0.0, 1.0, 1.0], rtol=1e-13)

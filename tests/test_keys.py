@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from tests.reference import compiled
 from unroll_jax.keys import threefry_keys
 from unroll_jax.looped import sample_far_start, sample_loops, sample_segment
 from unroll_jax.perturbations import layer_noise
@@ -29,8 +30,8 @@ def draws_of(key):
 @pytest.mark.parametrize("kind", ["threefry2x32", "rbg"])
 def test_draws_of_key_batches_are_those_of_each_key(kind):
     keys = jax.random.split(jax.random.key(0, impl=kind), 4)
-    together = jax.jit(jax.vmap(draws_of))(keys)
-    single = jax.jit(draws_of)
+    together = compiled(jax.vmap(draws_of))(keys)
+    single = compiled(draws_of)
     for place, key in enumerate(keys):
         alone = single(key)
         for name, draws in together.items():
@@ -44,7 +45,7 @@ def test_draws_of_key_batches_are_those_of_each_key(kind):
 def test_the_noise_of_a_row_depends_on_its_key_only(kind):
     keys = jax.random.split(jax.random.key(0, impl=kind), 3)
 
-    @jax.jit
+    @compiled
     def draw(keys, layer):
         y = jnp.zeros((3, 5))
         noisy = layer_noise(keys, 1.0)(layer, None, y)
@@ -57,7 +58,7 @@ def test_the_noise_of_a_row_depends_on_its_key_only(kind):
 
 def test_raw_keys_draw_what_typed_ones_draw():
 
-    @jax.jit
+    @compiled
     def draw(raw, typed):
         def noise(key, *shape):
             return layer_noise(key, 0.1)(jnp.int32(1), None, jnp.zeros(shape))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.reference import jax_array
+from tests.reference import compiled, jax_array
 from unroll_jax import linen
 from unroll_jax.nnx import Equilibrium
 
@@ -35,7 +35,7 @@ class Cell(nnx.Module):
 
 def test_the_linen_layer_has_the_unrolled_gradient():
     layer = linen.Equilibrium(LinenCell(), options={"tol": 1e-6}, rngs=("dropout",))
-    variables = jax.jit(layer.init)(jax.random.key(0), X)
+    variables = compiled(layer.init)(jax.random.key(0), X)
 
     def unrolled(variables):
         cell = {"params": variables["params"]["cell"]}
@@ -46,8 +46,8 @@ def test_the_linen_layer_has_the_unrolled_gradient():
             ** 2
         )
 
-    got = jax.jit(jax.grad(lambda v: jnp.sum(layer.apply(v, X) ** 2)))(variables)
-    expected = jax.jit(jax.jacfwd(unrolled))(variables)
+    got = compiled(jax.grad(lambda v: jnp.sum(layer.apply(v, X) ** 2)))(variables)
+    expected = compiled(jax.jacfwd(unrolled))(variables)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), got, expected
     )

@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
 from tests.marks import nightly
-from tests.reference import gaussian
+from tests.reference import compiled, gaussian
 from unroll_jax import certificates
 from unroll_jax.certificates import lipschitz
 from unroll_jax.energies import (
@@ -60,7 +60,7 @@ def dense(seed=0, **options):
     weights = params, turn, head
     bound = functools.partial(
         lipschitz,
-        jax.jit(lambda x: certificates.pad_channels(x, DIM)),
+        compiled(lambda x: certificates.pad_channels(x, DIM)),
         *weights,
         activation=options.get("activation", "relu"),
     )
@@ -72,7 +72,7 @@ def conv(seed=0, **options):
     layer = convex_potential_conv(4 * CHANNELS, 5, **options)
     params = stacked(layer, seed)
 
-    @jax.jit
+    @compiled
     def pooled(z):
         return certificates.pool(z[..., :2, :, :], 2)
 
@@ -83,7 +83,7 @@ def conv(seed=0, **options):
 
     bound = functools.partial(
         lipschitz,
-        jax.jit(lambda x: certificates.space_to_depth(x, 2)),
+        compiled(lambda x: certificates.space_to_depth(x, 2)),
         params,
         pooled,
         activation=options.get("activation", "relu"),
@@ -158,20 +158,20 @@ def test_rounding_errors_and_sizes_stay_within_their_bounds(name, monkeypatch):
     lengths = norms(moved).reshape(-1, *(1,) * len(shape))
     moved = (x + 0.19 * moved / lengths).astype(np.float32)
     bound = bound_of(x=x, radius=0.2)
-    run = jax.jit(network)
+    run = compiled(network)
     inverse_scaling = convex_potential_module._inverse_scaling
 
     def of_float32(params, z):
         narrow = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
         return inverse_scaling(narrow, z.astype(jnp.float32)).astype(z.dtype)
 
-    outputs_of = [np.asarray(run(*weights, points)) for points in (x, moved)]
+    outputs_of = [run(*weights, points) for points in (x, moved)]
     monkeypatch.setattr(convex_potential_module, "_inverse_scaling", of_float32)
     with jax.enable_x64(True):
         wide = jax.tree.map(np.float64, weights)
         points = np.stack([x, moved]).astype(float)
         many = jax.vmap(network, (*[None] * len(wide), 0))
-        exact = np.asarray(jax.jit(many)(*wide, points))
+        exact = compiled(many)(*wide, points)
     for computed, outputs in zip(outputs_of, exact, strict=True):
         assert np.all(norms(computed - outputs) <= bound.error)
         assert np.all(norms(computed) <= bound.size)
@@ -190,7 +190,7 @@ def test_no_pair_is_moved_further_apart_than_the_constant(name):
     def lengths(x):
         return jnp.sqrt(jnp.sum(x.reshape(len(x), -1) ** 2, -1))
 
-    @jax.jit
+    @compiled
     def measured(weights, start):
         def flat(x):
             return jnp.ravel(network(*weights, x[None]))
@@ -212,7 +212,7 @@ def test_no_pair_is_moved_further_apart_than_the_constant(name):
 
     with jax.enable_x64(True):
         wide = jax.tree.map(np.float64, weights)
-        jacobians, ratios = map(np.asarray, measured(wide, x[:8].astype(float)))
+        jacobians, ratios = measured(wide, x[:8].astype(float))
     matrices = jacobians.reshape(*jacobians.shape[:2], -1)
     assert np.max(np.linalg.norm(matrices, 2, axis=(1, 2))) <= bound.constant + 1e-6
     assert np.max(ratios) <= bound.constant + 1e-6
@@ -275,8 +275,8 @@ def test_weights_out_of_range_are_never_certified():
         bound = lipschitz(bad, **given)
         assert not np.any(np.isfinite(bound.error) & np.isfinite(bound.constant))
         logits = np.tile(np.float32([0.0, 1.0]), (64, 1))
-        radius = jax.jit(certificates.certified_radius)(logits, bound=bound)
-        assert not np.any(np.asarray(radius) > 0.0)
+        radius = compiled(certificates.certified_radius)(logits, bound=bound)
+        assert not np.any(radius > 0.0)
 
 
 def test_weights_of_another_shape_are_named():

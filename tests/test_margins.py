@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
 from tests.marks import in_float64
-from tests.reference import gaussian, jax_array
+from tests.reference import compiled, gaussian, jax_array
 from unroll_jax.certificates import (
     LipschitzBound,
     attack,
@@ -26,8 +26,8 @@ DEPTH = 3
 
 
 LAYER = convex_potential(8, 8)
-radii = jax.jit(certified_radius)
-losses = jax.jit(margin_loss, static_argnames=("offset", "temperature"))
+radii = compiled(certified_radius)
+losses = compiled(margin_loss, static_argnames=("offset", "temperature"))
 
 
 def drawn(seed):
@@ -40,7 +40,7 @@ def drawn(seed):
     return jax.tree.map(np.float32, weights)
 
 
-@jax.jit
+@compiled
 def network(weights, x):
     z = pad_channels(x, 8)
     z, _ = uj.unroll(
@@ -70,7 +70,7 @@ def test_no_point_within_a_radius_changes_its_class():
         bound = lipschitz(
             lambda x: pad_channels(x, 8), weights["layers"], x=x, radius=10.0
         )
-        radius = np.asarray(radii(logits, weights["head"], bound=bound))
+        radius = radii(logits, weights["head"], bound=bound)
         places = np.argmax(logits, -1)[:, None]
         assert np.all(radius >= 0.0)
         assert np.all(classes(weights, radius) == places)
@@ -97,13 +97,13 @@ def test_radii_are_the_formula_rounded_down():
     gaps, distances = gaps_and_distances(np.float64(logits), head, labels)
     ratios = np.where(np.isinf(distances), np.inf, gaps / (2.0 * distances))
     expected = np.min(ratios, axis=-1)
-    halved = jax.jit(functools.partial(certified_radius, bound=2.0))
-    radius = np.asarray(halved(logits, head, labels=labels))
+    halved = compiled(functools.partial(certified_radius, bound=2.0))
+    radius = halved(logits, head, labels=labels)
     assert_allclose(radius, expected, rtol=1e-4, atol=1e-5)
     is_right = expected > 0.0
     assert np.all(radius[is_right] <= expected[is_right])
     assert not np.all(is_right)
-    of_prediction = np.asarray(halved(logits, head))
+    of_prediction = halved(logits, head)
     assert_array_equal(of_prediction[is_right], radius[is_right])
     assert np.all(of_prediction >= 0.0)
     top = np.sort(logits, axis=-1)
@@ -128,7 +128,7 @@ def test_margins_within_rounding_have_radius_0():
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_logits_that_are_not_finite_are_never_certified(bad):
     logits = np.array([[1.0, bad, 0.0], [1.0, 0.0, 0.0]])
-    radius = np.asarray(radii(logits, np.eye(3)))
+    radius = radii(logits, np.eye(3))
     assert np.isnan(radius[0])
     assert radius[1] > 0.0
     of_head = np.diag([bad, 1.0, 1.0])
@@ -144,7 +144,7 @@ def test_an_unknown_label_is_named_or_gives_nan(bad):
         return margin_loss(logits, label, offset=0.1, temperature=1.0)
 
     for function in (loss, lambda label: certified_radius(logits, labels=label)):
-        assert np.isnan(jax.jit(function)(label))
+        assert np.isnan(compiled(function)(label))
         with pytest.raises(ValueError, match=f"labels must be in 0..2, got {bad}"):
             function(label)
 
@@ -196,7 +196,7 @@ def test_losses_and_gradients_are_those_of_optax():
     def ours(logits):
         return losses(logits, labels, offset=0.7, temperature=0.2)
 
-    @jax.jit
+    @compiled
     def both(logits):
         pulled = [jax.vjp(loss, logits) for loss in (ours, expected)]
         return [(value, pull(jnp.ones_like(value))[0]) for value, pull in pulled]
@@ -212,7 +212,7 @@ def test_radii_have_gradients_also_at_ties():
     head = gaussian(6, 3, seed=6).astype(np.float32)
     labels = np.arange(40) % 3
 
-    @jax.jit
+    @compiled
     def slopes(logits, head):
         total = lambda *given: jnp.sum(radii(*given, labels=labels))
         return jax.grad(total, (0, 1))(logits, head)
@@ -252,7 +252,7 @@ def test_attack_finds_the_smallest_margin_of_a_linear_classifier(random_start):
     y = np.array([0, 1, 2, 0, 1, 2])
     radius = 0.3
     key = jax.random.key(0) if random_start else None
-    found = jax.jit(lambda x: attack(linear_logits, x, jnp.asarray(y), radius, key))(
+    found = compiled(lambda x: attack(linear_logits, x, jnp.asarray(y), radius, key))(
         np.float32(x)
     )
 
@@ -267,14 +267,14 @@ def test_attack_without_a_slope_keeps_the_margin():
     def flat(x):
         return jnp.zeros((len(x), 2)).at[:, 0].set(1.0) + 0.0 * x
 
-    found = jax.jit(lambda x: attack(flat, x, jax_array([0, 1]), 0.5))(np.ones((2, 2)))
+    found = compiled(lambda x: attack(flat, x, jax_array([0, 1]), 0.5))(np.ones((2, 2)))
     assert found.tolist() == [1.0, -1.0]
 
 
 def test_attacks_of_nan_or_arguments_out_of_range_are_nan():
     x = jax_array([5 * [1.0], 5 * [np.nan], 5 * [1.0]], np.float32)
 
-    @jax.jit
+    @compiled
     def traced(labels, radius):
         return attack(linear_logits, x, labels, radius)
 
@@ -288,7 +288,7 @@ def test_attacks_of_nan_or_arguments_out_of_range_are_nan():
 def test_constant_labels_are_checked_under_jit():
     x = jnp.ones((2, 5))
     labels = jax_array([0, 2])
-    radius = jax.jit(lambda x: certified_radius(linear_logits(x), labels=labels))(x)
+    radius = compiled(lambda x: certified_radius(linear_logits(x), labels=labels))(x)
     expected = radii(linear_logits(x), labels=labels)
     assert_allclose(radius, expected, rtol=1e-6)
 
@@ -296,7 +296,7 @@ def test_constant_labels_are_checked_under_jit():
 def test_attack_does_not_depend_on_the_scale_of_logits():
     y = jax_array([0, 1, 2, 0, 1, 2])
 
-    @jax.jit
+    @compiled
     def run(x, scale):
         return attack(lambda x: scale * linear_logits(x), x, y, 0.3) / scale
 

@@ -16,7 +16,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from tests.energies import opteq_reference as reference
 from tests.errors import assert_names
 from tests.marks import in_float64, nightly
-from tests.reference import gaussian, jax_array
+from tests.reference import compiled, gaussian, jax_array
 from unroll_jax import certificates
 from unroll_jax.certificates import (
     contraction_bound,
@@ -46,7 +46,7 @@ def test_two_derivatives_of_the_bound_are_those_of_norms(
     )
     norm = lambda s, t: np.linalg.norm(A + s * along + t * across, 2)
     bound = lambda s, t: certificates.matrix_norm_bound(A + s * along + t * across)
-    first, mixed = jax.jit(
+    first, mixed = compiled(
         lambda: (jax.grad(bound)(0.0, 0.0), jax.jacfwd(jax.grad(bound), 1)(0.0, 0.0))
     )()
     h = 1e-4
@@ -57,7 +57,7 @@ def test_two_derivatives_of_the_bound_are_those_of_norms(
 
 def test_the_bound_at_orthonormal_matrices_prefers_no_direction():
     Q = np.linalg.qr(gaussian(5, 5, seed=4))[0]
-    value, slope = jax.jit(jax.value_and_grad(certificates.matrix_norm_bound))(Q)
+    value, slope = compiled(jax.value_and_grad(certificates.matrix_norm_bound))(Q)
     assert_allclose(slope, float(value) * Q / 5.0, atol=1e-12)
 
 
@@ -70,7 +70,7 @@ def test_derivatives_near_equal_singular_values_are_as_stated(
     left, right = (np.linalg.qr(rng.normal(size=(size, 4)))[0] for size in (6, 4))
     A = 3.0 * (left * sigma) @ right.T
     bound = functools.partial(certificates.matrix_norm_bound, num_squarings=squarings)
-    value, slope = jax.jit(jax.value_and_grad(bound))(A)
+    value, slope = compiled(jax.value_and_grad(bound))(A)
     order = 2 ** (squarings + 2)
     ours = 2 ** (squarings + 1) + 2
     schatten = 3.0 * np.sum(sigma**order) ** (1 / order)
@@ -93,7 +93,7 @@ def largest_of_symbol(kernel):
 
 def test_gradients_of_convolution_bounds_are_of_the_largest_frequency():
     kernel, direction = gaussian(2, 3, 3, 4, 5, seed=3)
-    gradient = jax.jit(jax.grad(lambda W: certificates.weight_norm_bound(W, IMAGE)))(
+    gradient = compiled(jax.grad(lambda W: certificates.weight_norm_bound(W, IMAGE)))(
         kernel
     )
     slope = (
@@ -106,7 +106,7 @@ def test_gradients_of_convolution_bounds_are_of_the_largest_frequency():
 def test_bounds_hold_beyond_squares_in_float32():
     kernel = gaussian(3, 3, 4, 5, seed=4).astype(np.float32)
 
-    @jax.jit
+    @compiled
     def bound(W):
         return certificates.weight_norm_bound(W, IMAGE)
 
@@ -130,7 +130,7 @@ def test_only_matrices_at_chosen_paths_are_normalised():
     recurrent = {"kernel": W, "bias": bias}
     params = {"recurrent": recurrent, "inject": inject, "small": small} | others
 
-    @functools.partial(jax.jit, static_argnames="where")
+    @functools.partial(compiled, static_argnames="where")
     def normalise(**where):
         scaled = spectral_normalise(params, bound=0.7, **where)
         assert {name: scaled.pop(name) for name in others} == others
@@ -163,7 +163,7 @@ def test_certified_weights_keep_to_a_bound_that_estimates_exceed():
     """Their singular values are close to each other."""
     close = np.linalg.qr(gaussian(40, 40))[0] * np.linspace(1.0, 0.9, 40)
 
-    @jax.jit
+    @compiled
     def run(W):
         few = {"certified": False, "num_steps": 2}
         return [spectral_normalise(W, bound=0.5, **options) for options in (few, {})]
@@ -224,7 +224,7 @@ def test_no_jacobian_of_an_equilibrium_is_above_the_bound(
     )
     place = SMALL if window else ()
 
-    @jax.jit
+    @compiled
     def measure(params, x):
         z = jnp.zeros((*place, CHANNELS))
         z = jax.lax.fori_loop(0, 300, lambda _, z: layer.step(params, z, x), z)
@@ -259,7 +259,7 @@ def test_as_many_picard_steps_as_were_promised_are_enough():
     params = OptEqParams(0.95 * W / np.linalg.norm(W, 2), None, rng.normal(size=6))
     z = rng.normal(size=(20, 4))
 
-    @jax.jit
+    @compiled
     def measure(params, z):
         far, path = jax.lax.scan(
             lambda z, _: (layer.step(params, z), z), z, length=2000
@@ -268,7 +268,7 @@ def test_as_many_picard_steps_as_were_promised_are_enough():
         residual = jnp.linalg.norm(path[1] - z, axis=-1)
         return far, path, picard_steps(c, residual, 1e-6), error_bound(c, residual)
 
-    far, path, promised, bound = map(np.asarray, measure(params, z))
+    far, path, promised, bound = measure(params, z)
     assert promised.shape == (20,)
     assert np.all((promised > 50) & (promised < 1000))
     assert np.all(bound >= np.linalg.norm(z - far, axis=-1))
@@ -281,17 +281,17 @@ def test_bounds_without_contraction_or_input():
     layer = OptEqParams(np.eye(2), np.eye(2), np.zeros(2))
     blind = layer._replace(W=0.5 * np.eye(2), U=None)
 
-    @jax.jit
+    @compiled
     def slopes(*each):
         return [equilibrium_lipschitz(one) for one in each]
 
     assert [float(slope) for slope in slopes(layer, blind)] == [np.inf, 0.0]
 
-    @jax.jit
+    @compiled
     def steps(c, residual):
         return picard_steps(c, residual, 1e-3)
 
-    error = jax.jit(error_bound)
+    error = compiled(error_bound)
     counts = [
         float(steps(*case))
         for case in [(1.0, 0.5), (1.2, 0.0), (0.5, 1e-9), (0.0, 1.0)]
@@ -319,7 +319,7 @@ def test_no_bound_of_a_dtype_is_below_the_truth(shape, dtype):
     sizes = sizes / np.sqrt(np.prod(shape[:-1]))
     W = jax_array(sizes * rng.normal(size=(60, 2, *shape)), dtype)
 
-    @jax.jit
+    @compiled
     @jax.vmap
     def measure(W):
         layers = [OptEqParams(each, each, None) for each in W]
@@ -357,7 +357,7 @@ def true_norms(W, image):
 def test_the_rate_of_a_small_weight_loses_no_digits():
     """|W|^2 = 1e-8 is below the spacing of float32 at 1."""
     W = np.full((1, 1), 1e-4, np.float32)
-    rate = jax.jit(contraction_bound)(OptEqParams(W, None, None))
+    rate = compiled(contraction_bound)(OptEqParams(W, None, None))
     assert_allclose(rate, float(W[0, 0]) ** 2, rtol=1e-4)
     assert float(rate) >= float(W[0, 0]) ** 2
 
@@ -365,7 +365,7 @@ def test_the_rate_of_a_small_weight_loses_no_digits():
 def test_known_rates_are_not_rounded_down():
     with jax.enable_x64(False):
         rates = (0.9999999, 0.99999, 0.3)
-        bounds, steps, low = jax.jit(
+        bounds, steps, low = compiled(
             lambda: (
                 [error_bound(c, 1e-3) for c in rates],
                 [picard_steps(c, 1e-3, 1e-6) for c in rates],

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.energies.comparing import assert_derivative
 from tests.marks import in_float64
-from tests.reference import gaussian, jax_array
+from tests.reference import compiled, gaussian, jax_array
 from unroll_jax.certificates import matrix_norm_bound, spectral_norm
 from unroll_jax.numerics import gram, linear, over, powers_of_two
 
@@ -34,13 +34,13 @@ def test_gram_is_all_inner_products_with_derivatives():
             along(tokens),
         )
 
-    mine, plain = jax.jit(
+    mine, plain = compiled(
         lambda: (derivatives(gram), derivatives(lambda z: z @ jnp.swapaxes(z, -1, -2)))
     )()
     assert_allclose(
         mine[0], np.einsum("...uk,...vk->...uv", tokens, tokens), rtol=1e-5, atol=1e-6
     )
-    assert_allclose(jax.jit(gram)(tokens[0]), mine[0][0], rtol=1e-5, atol=1e-6)
+    assert_allclose(compiled(gram)(tokens[0]), mine[0][0], rtol=1e-5, atol=1e-6)
     chex.assert_trees_all_close(mine[1:], plain[1:], rtol=1e-4, atol=1e-4)
 
 
@@ -56,7 +56,7 @@ def test_gram_takes_one_product_forward_and_one_backward():
 def test_gram_of_bfloat16_accumulates_in_the_dtype_asked_for():
     tokens = jnp.asarray(drawn((5, 400)), jnp.bfloat16)
 
-    @jax.jit
+    @compiled
     def run(z):
         total = lambda z: jnp.sum(gram(z, jnp.float32))
         return gram(z, jnp.float32), jax.grad(total)(z)
@@ -71,7 +71,7 @@ def test_gram_of_bfloat16_accumulates_in_the_dtype_asked_for():
 @pytest.mark.parametrize("batch", [(), (2, 3)])
 def test_linear_is_the_product_and_differentiates(batch):
     pair = gaussian(*batch, 5, 4), gaussian(4, 3, seed=1)
-    assert_allclose(jax.jit(linear)(*pair), pair[0] @ pair[1], rtol=1e-12)
+    assert_allclose(compiled(linear)(*pair), pair[0] @ pair[1], rtol=1e-12)
     weights = gaussian(*batch, 5, 3, seed=2)
     value = lambda pair: jnp.sum(weights * jnp.sin(linear(*pair)))
     assert_derivative(value, pair, rtol=1e-6)
@@ -82,7 +82,7 @@ def test_powers_of_two_are_those_of_frexp():
         [0.0, 1.0, 0.99, 3.0, 4.0, 1.2e-38, 1e-30, 3.4e38, np.inf, np.nan], jnp.float32
     )
     exponents = np.array([0, 1, 0, 2, 3, -125, -99, 126, 126, 126])
-    down, up = jax.jit(powers_of_two)(sizes)
+    down, up = compiled(powers_of_two)(sizes)
     assert_array_equal(up, 2.0**exponents)
     assert_array_equal(down, 2.0**-exponents)
 
@@ -95,7 +95,7 @@ def test_sizes_at_the_end_of_the_range_work():
     A = np.float32(3e38) * np.eye(4, dtype=np.float32)
     A[1, 1] = 1e38
 
-    @jax.jit
+    @compiled
     def run(sizes, A):
         norms = (
             matrix_norm_bound(A),
@@ -107,4 +107,4 @@ def test_sizes_at_the_end_of_the_range_work():
     assert_allclose(divided, ones * (sizes > 0)[:, None], rtol=1e-6)
     assert_allclose(bound, 3e38, rtol=1e-2)
     assert_allclose(largest, 1e19, rtol=1e-5)  # by products with its square
-    assert np.isnan(jax.jit(over)(ones, np.float32([[np.nan]] * 6))).all()
+    assert np.isnan(compiled(over)(ones, np.float32([[np.nan]] * 6))).all()

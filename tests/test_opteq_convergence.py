@@ -11,6 +11,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from tests.marks import in_float64, nightly
+from tests.reference import compiled
 from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq
 from unroll_jax.energies.equilibrium.monotone import Monotone
 from unroll_jax.energies.equilibrium.opteq import opteq
@@ -36,7 +37,7 @@ def many_equilibria(seed=0):
     return layer, params, particular, right[:2], rng
 
 
-@functools.partial(jax.jit, static_argnames=("layer", "solver", "steps"))
+@functools.partial(compiled, static_argnames=("layer", "solver", "steps"))
 def iterate(layer, params, z0, solver, steps):
     return equilibrium(
         layer,
@@ -63,8 +64,8 @@ def test_theorem_4_only_sam_finds_the_least_norm():
     rates = np.diff(np.log10(errors))
     assert np.all(rates < -0.7)
     # Without S the iterations end where they began, seen along the free directions.
-    picard = np.asarray(iterate(layer, params, start, "picard", 1000))
-    assert_allclose(picard - jax.jit(layer.step)(params, picard), 0.0, atol=1e-12)
+    picard = iterate(layer, params, start, "picard", 1000)
+    assert_allclose(picard - compiled(layer.step)(params, picard), 0.0, atol=1e-12)
     assert_allclose(free @ picard, free @ start, atol=1e-9)
     assert np.linalg.norm(picard - least) > 1.0
 
@@ -86,9 +87,7 @@ def test_theorem_4_holds_for_a_convex_regulariser():
     start = particular + 2.0 * rng.normal(size=M)
     sam = averaged(R.value, smoothness=R.smoothness, p=0.3, c=0.3)
     counts = [1000, 5000, 25_000]
-    iterates = [
-        np.asarray(iterate(layer, params, start, sam, steps)) for steps in counts
-    ]
+    iterates = [iterate(layer, params, start, sam, steps) for steps in counts]
     errors = [np.linalg.norm(z - least) for z in iterates]
     rates = np.diff(np.log(errors)) / np.diff(np.log(counts))
     assert errors[-1] < 0.03 * np.linalg.norm(start - least)
@@ -117,7 +116,7 @@ def problem(seed=0):
         [opteq(STATE, WIDTH, INPUT, activation=SMOOTH, skip=0.1) for _ in range(LAYERS)]
     )
     rng = np.random.default_rng(seed)
-    params = jax.device_get(jax.jit(layer.init)(jax.random.key(seed)))
+    params = compiled(layer.init)(jax.random.key(seed))
     params = (
         jax.tree.map(np.float64, params),
         rng.normal(size=(OUTPUT, STATE)) / np.sqrt(STATE),
@@ -138,7 +137,7 @@ def problem(seed=0):
     return residual, params, x, y
 
 
-@functools.partial(jax.jit, static_argnames=("residual", "steps"))
+@functools.partial(compiled, static_argnames=("residual", "steps"))
 def descend(residual, params, x, y, rate, steps):
     loss = lambda params: 0.5 * jnp.sum(residual(params, x, y) ** 2)
 
@@ -157,7 +156,7 @@ def test_theorem_5_training_converges_at_a_linear_rate():
     """No step shrinks the loss by less than a share, and later ones by no smaller
     share than the first."""
     residual, params, x, y = problem()
-    losses, _ = map(np.asarray, descend(residual, params, x, y, 0.05, 3000))
+    losses, _ = descend(residual, params, x, y, 0.05, 3000)
     # rounding may end at 0
     ratios = losses[1:] / np.where(losses[:-1] == 0.0, 1.0, losses[:-1])
     before = losses[1:] > 1e-20 * losses[0]  # until rounding takes over
@@ -173,7 +172,7 @@ def test_theorem_5_needs_inputs_that_differ_and_not_many_samples():
     size: equal inputs contradict it."""
     residual, params, x, y = problem()
     twins = np.concatenate([x[:1], x[:1], x[2:]])
-    losses, sizes = map(np.asarray, descend(residual, params, twins, y, 0.05, 3000))
+    losses, sizes = descend(residual, params, twins, y, 0.05, 3000)
     assert float(losses[-1]) == pytest.approx(
         0.25 * np.sum((y[0] - y[1]) ** 2), rel=1e-6
     )

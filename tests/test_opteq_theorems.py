@@ -17,7 +17,7 @@ from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 
 from tests.marks import in_float64, nightly
-from tests.reference import gaussian
+from tests.reference import compiled, gaussian
 from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq, multi_block
 from unroll_jax.energies.equilibrium.opteq import opteq
 from unroll_jax.energies.equilibrium.opteq_objective import (
@@ -58,7 +58,7 @@ def newton(layer):
     """(params, x) -> the fixed point of a step by Newton's method on dense
     Jacobians: no solver of the library."""
 
-    @jax.jit
+    @compiled
     def step(z, params, x):
         return (
             layer.step(params, z, x),
@@ -107,7 +107,7 @@ def test_theorem_1_a_layer_is_the_prox_of_phi(activation):
     edge = edges.get(activation, (None, None))
     layer = opteq(M, M, I, activation=activation)
 
-    @jax.jit
+    @compiled
     def measure(t, params, z, x):
         def objective(t):
             u = params.W.T @ t
@@ -151,7 +151,7 @@ def test_the_moreau_form_is_a_prox_of_the_envelope(activation, skip):
         opteq(M, 6, I, activation=activation, skip=share) for share in (1.0, skip)
     )
 
-    @jax.jit
+    @compiled
     def measure(u, of_phi, of_square):
         def objective(u):
             return opteq_objective(params, u, x, activation=activation, skip=skip)
@@ -179,7 +179,7 @@ def test_the_envelope_has_its_preimage_and_gradients():
     width = 1e-4
     _, (params,), z, x = draw(1, [6])
 
-    @jax.jit
+    @compiled
     def measure(params, z, x):
         objective = lambda b: opteq_objective(params._replace(b=b), z, x, skip=skip)
         w = opteq_preimage(params, z, x, skip=skip)
@@ -188,7 +188,7 @@ def test_the_envelope_has_its_preimage_and_gradients():
         ends = jax.vmap(jax.vmap(objective))(near)
         return jax.grad(objective)(params.b), back, ends
 
-    gradient, back, ends = jax.device_get(measure(params, z, x))
+    gradient, back, ends = measure(params, z, x)
     assert_allclose(back, z, atol=1e-12)
     assert_allclose(gradient, (ends[0] - ends[1]) / (2.0 * width), atol=1e-6)
 
@@ -199,7 +199,7 @@ def test_lemma_3_deep_blocks_are_a_wide_equilibrium():
     deep = deep_opteq(layers)
     wide = multi_block(layers)
 
-    @jax.jit
+    @compiled
     def measure(params, last, start, x):
         advance = lambda z: (wide.step(params, z, x), wide.energy(params, z, x))
         end, energies = jax.lax.scan(lambda z, _: advance(z), start, length=400)
@@ -238,7 +238,7 @@ def test_theorem_2_the_gradient_of_phi_balances_the_shift(widths, skip):
     _, params, _, x = draw(2, widths)
     layers = layers_of(params, skip=skip)
 
-    @jax.jit
+    @compiled
     def measure(params, last, x):
         blocks = blocks_of(layers, params, last, x)
         return blocks, jax.grad(
@@ -274,7 +274,7 @@ def test_corollary_1_two_layers_solve_a_convex_problem(skip):
     problem.solve(solver=cp.CLARABEL, **TIGHT)
     layers = layers_of(params, skip=skip)
 
-    @jax.jit
+    @compiled
     def measure(params, x):
         z0, info = equilibrium(
             deep_opteq(layers), params, jnp.zeros(M), x, tol=1e-13, max_steps=500
@@ -311,7 +311,7 @@ def test_theorem_3_blocks_meet_at_rate_a():
         layers = layers_of(params, skip=skip)
         z = newton(deep_opteq(layers))(params, x)
         blocks_at[skip] = np.stack(
-            jax.jit(functools.partial(blocks_of, layers))(params, z, x)
+            compiled(functools.partial(blocks_of, layers))(params, z, x)
         )
         errors.append(np.max(np.abs(blocks_at[skip] - limit)))
     assert errors[-1] < 1e-3
@@ -337,7 +337,7 @@ def test_an_appended_regulariser_is_a_block_of_its_own():
     fixed = newton(regularised(layer, penalty))(params, x)
 
     def minimum(energy):
-        function = jax.jit(
+        function = compiled(
             jax.value_and_grad(lambda z, *given: energy(z, *given) + penalty.value(z))
         )
         return smooth_minimum(function, np.zeros(M), params, x, method="BFGS")[0]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.marks import in_float64
-from tests.reference import gaussian, jax_array
+from tests.reference import compiled, gaussian, jax_array
 from tests.test_curvature import symmetric
 from unroll_jax import certificates as certified
 
@@ -32,7 +32,7 @@ def test_the_gradient_ratio_is_the_quotient_of_the_norms():
         expected[place] = np.linalg.norm(A @ (y[place] - 1.0)) / np.linalg.norm(
             A @ (y[place] - 1.0) + B @ y[place]
         )
-    delta = jax.jit(
+    delta = compiled(
         lambda y: certified.gradient_ratio(quadratic(A, 1.0), quadratic(B), y)
     )(y)
     assert_allclose(delta, expected, rtol=1e-12)
@@ -44,7 +44,7 @@ def test_the_gradient_ratio_of_pytrees_and_zero_gradients():
     g = quadratic(np.eye(2), np.array([2.0, 0.0], np.float32))
     of_tree = lambda y: jnp.sum(y["a"] ** 2, -1) + y["b"] ** 2
 
-    @jax.jit
+    @compiled
     def measure(y, tree):
         ratios = [certified.gradient_ratio(f, half, y) for half in (g, f)]
         return ratios, certified.gradient_ratio(
@@ -58,14 +58,12 @@ def test_the_gradient_ratio_of_pytrees_and_zero_gradients():
 
 
 def test_the_constants_are_their_formulas():
-    assert_allclose(
-        certified.descent_constant(0.1, 0.2, 3.0), 0.2 / (0.1 + 0.06), rtol=1e-6
-    )
-    assert_allclose(
-        certified.descent_constant(0.2, 0.1, 3.0), 0.1 / (0.1 + 0.06), rtol=1e-6
-    )
-    assert certified.descent_constant(0.1, 0.1, 0.0) == np.inf
-    proximal = certified.proximal_constant(0.1, 0.2, 3.0, jax_array([0.0, 0.5, 1.0]))
+    constant = compiled(certified.descent_constant)
+    assert_allclose(constant(0.1, 0.2, 3.0), 0.2 / (0.1 + 0.06), rtol=1e-6)
+    assert_allclose(constant(0.2, 0.1, 3.0), 0.1 / (0.1 + 0.06), rtol=1e-6)
+    assert constant(0.1, 0.1, 0.0) == np.inf
+    kappas = np.float32([0.0, 0.5, 1.0])
+    proximal = compiled(certified.proximal_constant)(0.1, 0.2, 3.0, kappas)
     assert_allclose(proximal, 1.25 * np.sqrt([0.5, 0.25, 0.0]), rtol=1e-6)
 
 
@@ -76,14 +74,14 @@ def test_the_region_s_is_bounded_by_the_apollonian_ball():
     at_f, at_h = rng.normal(size=(2, *event)).astype(np.float32)
     points = 4.0 * rng.normal(size=(500, *event)).astype(np.float32)
 
-    @jax.jit
+    @compiled
     def measure(points, at_f, at_h, ratio):
         return certified.in_descent_region(
             points, at_f, at_h, constant=2.0 * ratio, smoothness_f=3.0, convexity_h=1.5
         ), certified.apollonian_ball(at_f, at_h, ratio)
 
     for ratio in (0.7, 1.5):
-        member, ball = jax.device_get(measure(points, at_f, at_h, ratio))
+        member, ball = measure(points, at_f, at_h, ratio)
         distance = np.linalg.norm(np.reshape(points - ball.centre, (500, -1)), axis=-1)
         assert bool(ball.inside) == (ratio < 1.0)
         assert_array_equal(member, (distance <= ball.radius) == ball.inside)
@@ -98,7 +96,7 @@ def test_the_region_s_is_bounded_by_the_apollonian_ball():
         assert np.linalg.norm(held - ball.centre) > 0.1 * ball.radius
 
 
-ball_of = jax.jit(certified.apollonian_ball)
+ball_of = compiled(certified.apollonian_ball)
 
 
 def test_at_ratio_1_the_ball_is_a_half_space():
@@ -112,11 +110,11 @@ def test_at_ratio_1_the_ball_is_a_half_space():
 def test_the_alignment_is_the_sum_over_single_coordinates():
     p, q = gaussian(2, 7, 4, 3, seed=1)
 
-    @jax.jit
+    @compiled
     def align(p, q):
         return certified.orthant_alignment(p, q, batch_ndim=1)
 
-    alignment = np.asarray(align(p, q))
+    alignment = align(p, q)
     expected = np.sum(np.minimum(q**2 - p**2, 0.0), (1, 2)) / np.sum(p**2, (1, 2))
     assert_allclose(alignment, expected, rtol=1e-5)
     assert np.all((alignment >= -1.0) & (alignment <= 0.0))
@@ -129,7 +127,7 @@ def test_lemma_d_3_bounds_proximal_steps_in_t():
     |p|^2. Membership is monotone."""
     kappas = (0.2, 0.4, 0.6, 0.8)
 
-    @jax.jit
+    @compiled
     def measure(y):
         h = lambda y: jnp.sum(jax_array([0.3, 2.0]) * (y - 1.0) ** 2, -1)
         p = 0.4 * jax.vmap(jax.grad(h))(y)
@@ -144,7 +142,7 @@ def test_lemma_d_3_bounds_proximal_steps_in_t():
         )
 
     y = 2.0 * gaussian(10_000, 2, seed=3)
-    moved, whole, members = map(np.asarray, measure(y.astype(np.float32)))
+    moved, whole, members = measure(y.astype(np.float32))
     for kappa, member in zip(kappas, members, strict=True):
         assert np.all((moved >= (1.0 - kappa) * whole * (1 - 1e-5))[member]), kappa
     shares = np.mean(members, axis=1)
@@ -168,13 +166,13 @@ def test_the_ball_of_large_ratios_is_the_minimiser():
     region = functools.partial(
         certified.in_descent_region, constant=jnp.inf, smoothness_f=1.0, convexity_h=1.0
     )
-    inside = jax.jit(region)(points, at_f, at_h)
+    inside = compiled(region)(points, at_f, at_h)
     assert inside.tolist() == [True, True, False]
 
 
 def test_constants_have_their_limits():
-    proximal = certified.proximal_constant
-    descent = certified.descent_constant
+    proximal = compiled(certified.proximal_constant)
+    descent = compiled(certified.descent_constant)
     for kappa in (0.0, 0.5, 1.0):
         assert proximal(0.5, 0.5, 0.0, kappa=kappa) == np.inf
     assert proximal(0.25, 0.5, 2.0, kappa=1.0) == 0.0
@@ -186,12 +184,12 @@ def test_float16_regions_hold_at_small_and_large_numbers():
     half = functools.partial(jnp.asarray, dtype=jnp.float16)
     f, g = (lambda y, c=c: jnp.sum(half(c) * y) for c in (3e-5, 1e-5))
 
-    @jax.jit
+    @compiled
     def inside(y, at_h):
         known = {"constant": 1.0, "smoothness_f": 1.0, "convexity_h": 0.1}
         return certified.in_descent_region(y, 0.0 * y, at_h, **known)
 
-    @jax.jit
+    @compiled
     def run(ones, short):
         ratio = certified.gradient_ratio(f, g, ones)
         return ratio, certified.orthant_alignment(short, 0.0 * short)

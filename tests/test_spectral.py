@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.energies import opteq_reference as reference
 from tests.marks import in_float64
-from tests.reference import gaussian, jax_array
+from tests.reference import compiled, gaussian, jax_array
 from unroll_jax import certificates, spectral
 from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
 
@@ -27,7 +27,7 @@ def params_of(W):
     )
 
 
-@jax.jit
+@compiled
 def norm_slope_and_unit(v):
     """Of each row. The slope of a sum of norms is the unit vector."""
     norms = lambda v: spectral.norm(v, 1)
@@ -57,7 +57,7 @@ def test_norms_and_their_gradients_hold_over_all_magnitudes():
 def test_the_norm_of_a_matrix_is_met_from_both_sides():
     rng = np.random.default_rng(0)
 
-    @jax.jit
+    @compiled
     def both(W):
         return (
             certificates.weight_norm(W, num_steps=300),
@@ -80,7 +80,7 @@ def test_the_norm_of_a_convolution_is_met_from_both_sides():
     difference = np.zeros((3, 3, 1, 1))
     difference[1, 1], difference[1, 2] = 1.0, -1.0
 
-    @functools.partial(jax.jit, static_argnums=1)
+    @functools.partial(compiled, static_argnums=1)
     def measure(W, image):
         bounds = [certificates.weight_norm_bound(W, image) for image in (image, (9, 8))]
         return certificates.weight_norm(W, image, num_steps=500), *bounds
@@ -108,7 +108,7 @@ def test_the_gradient_of_a_norm_is_of_singular_vectors():
         certificates.weight_norm_bound,
     )
 
-    @jax.jit
+    @compiled
     def slopes(W):
         return [jax.grad(norm)(W) for norm in norms]
 
@@ -117,7 +117,7 @@ def test_the_gradient_of_a_norm_is_of_singular_vectors():
     assert np.all(np.isfinite(slopes(np.zeros((6, 4)))[1]))
     # After few steps too it is u v^T of one pair, for it does not pass through the
     # steps.
-    early = jax.jit(jax.grad(lambda W: certificates.weight_norm(W, num_steps=2)))(W)
+    early = compiled(jax.grad(lambda W: certificates.weight_norm(W, num_steps=2)))(W)
     assert_allclose(np.linalg.svd(early)[1], [1.0, 0.0, 0.0, 0.0], atol=1e-12)
     assert np.max(np.abs(early - np.outer(left[:, 0], right[0]))) > 0.01
 
@@ -135,12 +135,12 @@ def test_maps_of_pytrees_have_one_norm_and_radius_an_example():
         jax.ShapeDtypeStruct((3, 4), jnp.float64),
         jax.ShapeDtypeStruct((3, 4, 1), jnp.float64),
     )
-    norm = jax.jit(
+    norm = compiled(
         lambda: certificates.spectral_norm(swap, like, batch_ndim=1, num_steps=300)
     )()
     assert_allclose(norm, gains.max(axis=1), rtol=1e-6)
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
-    radius = jax.jit(lambda: certificates.jacobian_radius(swap, zeros, batch_ndim=1))()
+    radius = compiled(lambda: certificates.jacobian_radius(swap, zeros, batch_ndim=1))()
     assert_allclose(radius, np.sqrt(gains.prod(axis=1)), rtol=1e-12)
 
 
@@ -149,7 +149,7 @@ def test_radii_grow_by_norms_where_a_rayleigh_quotient_is_wrong():
     turn = 0.9 * np.array([[0.5, -np.sqrt(0.75)], [np.sqrt(0.75), 0.5]])
     shear = np.array([[0.5, 30.0], [0.0, 0.4]])  # far from normal: the norm is 30
     nilpotent = np.array([[0.0, 1.0], [0.0, 0.0]])
-    measure = jax.jit(
+    measure = compiled(
         jax.vmap(
             lambda matrix: certificates.jacobian_radius(
                 lambda v: matrix @ v, jnp.ones(2)
@@ -167,7 +167,7 @@ def test_radii_grow_by_norms_where_a_rayleigh_quotient_is_wrong():
 def test_the_penalty_is_the_mean_square_of_jacobians():
     matrices = gaussian(2, 3, 4, 4, seed=5)
 
-    @jax.jit
+    @compiled
     def penalty(key):
         step = lambda z: jnp.einsum("...ij,...j->...i", matrices, z)
         return certificates.jacobian_penalty(
@@ -181,7 +181,7 @@ def test_the_penalty_is_the_mean_square_of_jacobians():
 def test_the_penalty_is_differentiable_in_the_parameters():
     W = gaussian(4, 4, seed=6)
     key = jax.random.key(0)
-    gradient = jax.jit(
+    gradient = compiled(
         jax.grad(
             lambda W: certificates.jacobian_penalty(lambda z: W @ z, jnp.ones(4), key)
         )
@@ -196,7 +196,7 @@ def test_normalised_convolutions_keep_to_their_bound(
 ):
     W = gaussian(3, 3, 2, 4, seed=3)
 
-    @jax.jit
+    @compiled
     def normalise(W):
         def total(W):
             scaled = certificates.spectral_normalise(
@@ -210,7 +210,7 @@ def test_normalised_convolutions_keep_to_their_bound(
 
         return jax.grad(total, has_aux=True)(W)
 
-    gradient, scaled = map(np.asarray, normalise(W))
+    gradient, scaled = normalise(W)
     norm = np.linalg.norm(reference.conv_matrix(scaled, IMAGE), 2)
     assert norm <= 0.8 * (1.0 + (1e-12 if certified else 1e-3))
     assert norm >= 0.6
@@ -226,7 +226,7 @@ def test_what_is_not_a_number_has_no_number():
     nan = np.nan
     params = params_of(np.full((2, 2), np.nan, np.float32))
 
-    @jax.jit
+    @compiled
     def numbers(nan, params):
         f = lambda y: nan * jnp.sum(y**2)
         curvature = certificates.curvature(f, jnp.ones(3))
@@ -258,7 +258,7 @@ def test_what_is_not_a_number_has_no_number():
 
 
 def test_norms_of_maps_beyond_squares_in_float32():
-    @jax.jit
+    @compiled
     def measure(size):
         return certificates.spectral_norm(
             lambda v: size * v, jnp.zeros_like(size, shape=3)
@@ -273,6 +273,6 @@ def test_norms_of_weights_of_low_precision_are_those_of_float32(dtype):
     rng = np.random.default_rng(7)
     W = jax_array(rng.normal(size=(30, 12)), dtype)
     exact = np.linalg.norm(np.asarray(W, np.float64), 2)
-    measured = jax.jit(certificates.weight_norm)(W)
+    measured = compiled(certificates.weight_norm)(W)
     assert measured.dtype == np.float32
     assert_allclose(measured, exact, rtol=1e-5)

@@ -10,6 +10,7 @@ import optax
 import pytest
 
 import unroll_jax as uj
+from tests.reference import compiled
 
 matplotlib.use("agg")
 
@@ -24,7 +25,7 @@ def records():
     falling, states = descent_by(0.9), np.ones((8, 3), np.float32)
     rising = descent_by(np.where(np.arange(8) < 2, 1.2, 0.9).astype("float32")[:, None])
 
-    @jax.jit
+    @compiled
     def run(states):
         trace = uj.unroll(falling, None, states, num_layers=3)[1]
         assert repr(trace) == "Trace\n  energy: (4, 8)", "traced records print shapes"
@@ -65,7 +66,7 @@ def test_a_record_prints_the_layers_whose_energy_rises(records):
 
 def test_multipliers_print_counts_and_shapes_once_donated():
     ascent = uj.dual_ascent(optax.sgd(0.5))
-    state = ascent.update(ascent.init(3), jnp.array([0.2, -1.0, 3.0]))
+    state = jax.jit(ascent.update)(ascent.init(3), np.float32([0.2, -1.0, 3.0]))
     assert "2 of 3 not 0, largest 1.5" in repr(state)
     jax.tree.map(lambda leaf: leaf.delete(), state)
     assert "multipliers: (3,)" in repr(state)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.marks import in_float64, nightly
+from tests.reference import compiled
 from unroll_jax import alternating
 from unroll_jax.certificates import (
     descent_constant,
@@ -168,7 +169,7 @@ def assert_enough(tested, rising):
 
 
 def test_theorem_4_1_holds_for_every_a1():
-    @jax.jit
+    @compiled
     def check(params, constants, places):
         C = descent_constant(params["a1"], A2, constants["L_g"])
         y, tested = tightest(gradient_ratio(*halves(params), places) / C, places)
@@ -181,7 +182,7 @@ def test_theorem_4_1_holds_for_every_a1():
 def test_lemma_4_3_holds_and_steps_from_s_descend():
     params, constants, places = random_case(2, spread=1.0, around="minimiser_f")
 
-    @jax.jit
+    @compiled
     def check(params, constants, places):
         C = descent_constant(params["a1"], A2, constants["L_g"])
         known = {
@@ -218,7 +219,7 @@ def test_theorem_5_1_holds_for_any_phi_with_kappa_measured(name):
     (params, constants, places), phi = random_case(3), PHIS[name]
     system = alternating(f, g, f_step=f_step, g_step_size=A2, phi=phi)
 
-    @jax.jit
+    @compiled
     def check(params, constants, places):
         places = phi.prox(places, A2)
         size = lambda array: jnp.linalg.norm(array, axis=(-2, -1))
@@ -239,7 +240,7 @@ def test_just_outside_the_bound_some_steps_in_many_dimensions_rise():
     sqrt(1 - kappa)."""
     params, constants, places = random_case(6)
 
-    @jax.jit
+    @compiled
     def search(params, constants, places):
         C = descent_constant(params["a1"], A2, constants["L_g"])
         y, tested = tightest(
@@ -316,7 +317,7 @@ def test_statements_as_printed_are_refuted(name):
     (f, g), y, a1, a2, phi = COUNTEREXAMPLES[name]
     system = alternating(f, g, f_step_size=a1, g_step_size=a2, phi=phi)
 
-    @jax.jit
+    @compiled
     def change(y):
         return system.energy(None, system.step(None, y)) - system.energy(None, y)
 
@@ -336,7 +337,7 @@ def test_the_statements_as_printed_promise_descent_at_the_counterexamples():
     # At the minimiser of h + |y|, grad h = -1: D = 0 and delta = 0.1.
     (f, g), y, a1, a2, _ = COUNTEREXAMPLES["theorem 5.1 with the D of relu"]
     h = lambda y: f(None, y, None) + g(None, y, None)
-    assert jax.jit(lambda y: in_proximal_region(h, y, step_size=a2, kappa=0.0))(
+    assert compiled(lambda y: in_proximal_region(h, y, step_size=a2, kappa=0.0))(
         np.array([y])
     )
     assert proximal_constant(a1, a2, 0.5, 0.0) > 0.1

@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import unroll_jax as uj
-from tests.reference import gaussian, jax_array
+from tests.reference import compiled, gaussian, jax_array
 from unroll_jax.perturbations import layer_noise, lost_layer
 from unroll_jax.unrolling import UNROLLED
 
@@ -65,7 +65,7 @@ def test_unroll_and_its_gradients_equal_those_of_a_python_loop(tied, batch):
         last, energies = python_loop(params, y, x, **options)
         return jnp.sum(last**2) + jnp.sum(energies), (last, energies)
 
-    @jax.jit
+    @compiled
     def both(*a):
         return [
             jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(*a)
@@ -87,7 +87,7 @@ def test_a_step_alone_and_a_tree_of_states_will_do():
 
     start = {"position": np.zeros(2, np.float32), "speed": np.ones(2, np.float32)}
     record = lambda rate, state, x: state["speed"]
-    last, trace = jax.jit(
+    last, trace = compiled(
         lambda y: uj.unroll(move, 0.5, y, 0.25, num_layers=2, record=record)
     )(start)
     chex.assert_trees_all_close(
@@ -103,7 +103,7 @@ def test_layers_without_parameters_need_no_leading_axis():
         )[0]
 
     chex.assert_trees_all_equal(
-        *jax.jit(lambda y: (last(y, True), last(y, False)))(tokens()[0])
+        *compiled(lambda y: (last(y, True), last(y, False)))(tokens()[0])
     )
 
 
@@ -119,7 +119,7 @@ def test_a_lost_layer_is_the_loop_without_it(tied):
     params = jnp.float32(0.5) if tied else jax_array([0.5, 2.0, -1.0])
     x = 0.1 * ROWS
 
-    @jax.jit
+    @compiled
     def run(lost):
         return uj.unroll(
             affine,
@@ -150,7 +150,7 @@ def test_noise_reaches_the_next_layer_and_the_record():
         y = perturb(jnp.int32(layer), y, 0.5 * y)
         seen.append(y)
 
-    @jax.jit
+    @compiled
     def run(y):
         return [
             uj.unroll(
@@ -173,9 +173,12 @@ def test_noise_reaches_the_next_layer_and_the_record():
 
 def test_noise_has_its_scale_and_differs_by_layer():
     """Noise of rows by their keys is in test_keys.py."""
-    zeros = {"a": jnp.zeros((100, 200)), "b": jnp.zeros((100, 200), jnp.bfloat16)}
+    shapes = {"a": jnp.float32, "b": jnp.bfloat16}
+    zeros = {name: np.zeros((100, 200), dtype) for name, dtype in shapes.items()}
     noise = layer_noise(jax.random.key(0), 2.0)
-    draws = [noise(jnp.int32(layer), None, zeros) for layer in (1, 2)]
+    draws = compiled(
+        lambda zeros: [noise(jnp.int32(layer), None, zeros) for layer in (1, 2)]
+    )(zeros)
     flat = np.float32([np.ravel(leaf) for leaf in jax.tree.leaves(draws)])
     assert_allclose(flat.mean(axis=1), 0.0, atol=0.06)
     assert_allclose(np.cov(flat), 4.0 * np.eye(4), atol=0.12)

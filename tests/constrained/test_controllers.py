@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 
 import unroll_jax as uj
 from tests.marks import in_float64
-from tests.reference import gaussian, jax_array
+from tests.reference import compiled, gaussian, jax_array
 from unroll_jax.constrained import growing_penalty, nu_pi, proportional_integral
 
 VIOLATIONS = gaussian(24, 3, seed=3)
@@ -29,7 +29,7 @@ def runs(cases, violations=VIOLATIONS, start=0.0, **options):
     states = [dual.init(rows.shape[1], start) for dual in duals]
     return [
         np.asarray(one)
-        for one in jax.jit(lambda rows: jax.lax.scan(step, states, rows)[1])(rows)
+        for one in compiled(lambda rows: jax.lax.scan(step, states, rows)[1])(rows)
     ]
 
 
@@ -107,7 +107,7 @@ def test_nu_pi_equals_its_definition():
 def test_each_row_starts_as_sgd_when_it_first_moves():
     init, update = uj.dual_ascent(nu_pi(0.5, 2.0, start="sgd"))
 
-    @jax.jit
+    @compiled
     def two_steps(first, second):
         return update(
             update(init(2), first, np.array([0])), second, np.array([1, 0])
@@ -192,7 +192,7 @@ def test_each_group_has_its_optimiser_or_none():
     kinds = {"gap": "at_most", "deep": "equal", "fixed": "equal"}
     init, update = uj.dual_ascent(optax.partition(rates, labels), kinds=kinds)
     start = {"gap": 0.0, "deep": 0.0, "fixed": 3.0}
-    multipliers = jax.jit(
+    multipliers = compiled(
         lambda violations: update(init(violations, start=start), violations).multipliers
     )(violations)
     assert multipliers["gap"].tolist() == [1.0, 0.0]
@@ -210,7 +210,7 @@ def test_restarts_and_penalties_wait_with_the_multipliers():
         return states, (states[0].multipliers[0], states[1].penalty[0])
 
     start = restart.init(1, start=5.0), grow.init(1)
-    restarted, grown = jax.jit(lambda start: jax.lax.scan(step, start, length=4))(
+    restarted, grown = compiled(lambda start: jax.lax.scan(step, start, length=4))(
         start
     )[1]
     assert restarted.tolist() == [5.0, 0.0, 0.0, 0.0]
@@ -240,7 +240,7 @@ def test_a_restart_forgets_the_optimiser_of_a_met_constraint(name):
     violated = {"a": jax_array([1.0, 1.0]), "b": jnp.array(1.0)}
     met = {"a": jax_array([-1.0, 1.0]), "b": jnp.array(1.0)}
 
-    @jax.jit
+    @compiled
     def run():
         first = dual.update(dual.init(violated), violated)
         state = dual.init(violated)

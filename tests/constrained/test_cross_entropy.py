@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 from scipy.special import log_softmax
 
 from tests.marks import in_float64
-from tests.reference import gaussian, jax_array
+from tests.reference import compiled, gaussian, jax_array
 from unroll_jax.constrained import chunked_cross_entropy
 
 
@@ -51,7 +51,7 @@ def test_values_and_gradients_are_those_of_all_logits_at_once():
         losses, pull = jax.vjp(loss, hidden, head)
         return losses, pull(slope)
 
-    @jax.jit
+    @compiled
     def run(*each):
         return [
             pulled(*one, chunk) for *one, (_, chunk) in zip(*each, cases, strict=True)
@@ -68,7 +68,7 @@ def test_bfloat16_factors_keep_float32_sums():
     head = jnp.asarray(drawn(300, 64, seed=1), jnp.bfloat16)
     slope = gaussian(2, 7, seed=2).astype(np.float32)
 
-    @jax.jit
+    @compiled
     def run(*given):
         losses, pull = jax.vjp(
             lambda *each: chunked_cross_entropy(
@@ -98,7 +98,7 @@ def test_labels_may_be_of_any_integer_dtype(dtype):
     states = drawn(7, 5), drawn(300, 5, seed=1)
     known = jax_array([0, 43, 44, 45, 99, 126, 127], dtype)
 
-    @jax.jit
+    @compiled
     def run(traced):
         return [chunked_cross_entropy(*states, y, chunk=128) for y in (known, traced)]
 

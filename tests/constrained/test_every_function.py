@@ -29,12 +29,12 @@ from tests.constrained.calls import (
     violation,
 )
 from tests.marks import types_unchecked
-from tests.reference import jax_array
+from tests.reference import compiled, jax_array
 from unroll_jax import constrained as c
 
 pytestmark = types_unchecked
-TWO = jnp.ones(2)
-THREE = jnp.ones(3)
+TWO = jax_array(np.ones(2), np.float32)
+THREE = jax_array(np.ones(3), np.float32)
 MINUS = np.float32(-1.0)
 LOG_RATIO = c.descent_constraints(0.2, form="log_ratio")
 LAYER = c.descent_constraints(0.2, num_layers=1)["layer 1"]
@@ -44,7 +44,7 @@ CUMULATIVE = c.descent_constraints(0.2, reference=4.0, bounds="cumulative")
 def traced(table):
     @functools.cache
     def results():
-        @jax.jit
+        @compiled
         def run(arrays):
             return {name: row[0](arrays[name]) for name, row in table.items()}
 
@@ -311,7 +311,7 @@ def test_values_left_out_count_neither_in_values_nor_in_gradients():
             c.chunked_cross_entropy(BROKEN[:, None], head, jnp.arange(3), mask * 1.0)
         )
 
-    @jax.jit
+    @compiled
     def run(logits, head):
         slopes = [slope(constraints)(logits) for slope in (jax.jacfwd, jax.grad)]
         return jax.value_and_grad(total)(logits), jax.grad(of_head)(head), slopes
@@ -327,7 +327,7 @@ def test_values_left_out_count_neither_in_values_nor_in_gradients():
 
 
 def test_a_norm_of_complex_parameters_is_real():
-    value, gradient = jax.jit(jax.value_and_grad(lambda w: norm({"w": w})))(
+    value, gradient = compiled(jax.value_and_grad(lambda w: norm({"w": w})))(
         np.complex64([3 + 4j])
     )
     assert float(value) == 4.0
@@ -342,7 +342,7 @@ def test_an_empty_mean_is_unknown_in_reports_zero_in_training():
             constraints, sums, {"loss": np.zeros(3)}, tolerance=2.0
         )
 
-    @jax.jit
+    @compiled
     def run(losses, labels):
         both, pull = jax.vjp(
             lambda losses: c.batch_violations(constraints, losses, labels), losses
@@ -369,7 +369,7 @@ def test_an_empty_mean_is_unknown_in_reports_zero_in_training():
 )
 def test_a_violation_that_is_no_number_changes_nothing(optimizer):
     init, update = uj.dual_ascent(optimizer)
-    update = jax.jit(update)
+    update = compiled(update)
     sound = update(init(2), np.array([1.0, 2.0], np.float32))
     for value in (np.nan, np.inf, -np.inf):
         after = update(sound, np.array([value, 1.0], np.float32))

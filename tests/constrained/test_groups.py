@@ -1,5 +1,7 @@
 """Constraints as pytrees: kinds, groups, rows, penalties and dtypes."""
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -9,7 +11,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
-from tests.reference import gaussian, jax_array
+from tests.reference import compiled, gaussian, jax_array
 from unroll_jax.constrained import growing_penalty, proportional_integral, take_rows
 
 SGD = optax.sgd(1.0)
@@ -26,7 +28,7 @@ def moved(
 ):
     init, update = uj.dual_ascent(optimizer, **options)
     like = violations if like is None else like
-    return jax.jit(
+    return compiled(
         lambda violations, rows: update(init(like, start), violations, rows)
     )(violations, rows)
 
@@ -79,7 +81,9 @@ def test_multipliers_have_the_structure_of_the_violations_and_their_options(
 def test_violations_are_detached():
     init, update = uj.dual_ascent(SGD)
     assert not np.any(
-        jax.jit(jax.grad(lambda c: jnp.sum(update(init(2), c).multipliers)))(np.ones(2))
+        compiled(jax.grad(lambda c: jnp.sum(update(init(2), c).multipliers)))(
+            np.ones(2)
+        )
     )
 
 
@@ -97,7 +101,7 @@ def test_rows_move_as_if_they_were_alone_and_others_stay():
             update(few, {"margin": step}),
         ), None
 
-    @jax.jit
+    @compiled
     def run(steps):
         start = tuple(init({"margin": jnp.zeros(count)}) for count in (10, 3))
         return [
@@ -127,7 +131,7 @@ def test_rows_of_a_state_of_numpy_arrays_move():
     init, update = uj.dual_ascent(optax.adam(1.0))
     state = jax.device_get(init(3))
 
-    @jax.jit
+    @compiled
     def run(rows):
         moved = update(state, np.ones(2, np.float32), np.array([2, 0]))
         return moved.multipliers, take_rows(state.multipliers + 1.0, rows)
@@ -178,7 +182,7 @@ def test_penalties_change_by_their_rule():
         return states, [state.penalty for state in states]
 
     rows = np.float32([[-1.0, 0.05, 0.9], [-1.0, 0.05, 0.3]])
-    penalties = jax.jit(
+    penalties = compiled(
         lambda rows: jax.lax.scan(step, [dual.init(3) for dual in duals], rows)[1]
     )(rows)
     for (options, expected), actual in zip(RULES, penalties, strict=True):
@@ -188,17 +192,15 @@ def test_penalties_change_by_their_rule():
 def test_a_donated_state_leaves_the_arrays_of_its_options():
     penalty = jax_array([1.0, 2.0])
     init, update = uj.dual_ascent(SGD, penalty=penalty)
-    jax.jit(update, donate_argnums=0)(init(2), jnp.ones(2))
+    compiled(update, donate_argnums=0)(init(2), jnp.ones(2))
     assert init(2).penalty.tolist() == penalty.tolist() == [1.0, 2.0]
 
 
 def test_a_group_may_be_empty():
     violations = {"none": np.zeros(0, np.float32), "one": np.ones(1, np.float32)}
     state = moved(optax.adam(1.0), violations, penalty=1.0)
-    assert (
-        float(uj.lagrangian(1.0, violations, state.multipliers, penalty=state.penalty))
-        > 2.0
-    )
+    lagrangian = compiled(functools.partial(uj.lagrangian, 1.0))
+    assert lagrangian(violations, state.multipliers, penalty=state.penalty) > 2.0
     none, one = uj.constraint_report(violations, state.multipliers).groups
     assert (none.status, none.worst, none.met, one.status) == (
         "idle",
@@ -219,7 +221,7 @@ def test_rows_of_every_width_are_rows():
         taken = take_rows(table, rows)
         return taken, dual.update(dual.init(300), jnp.ones(3), rows).multipliers
 
-    results = jax.jit(lambda traced: [run(rows) for rows in (*every, *traced)])(every)
+    results = compiled(lambda traced: [run(rows) for rows in (*every, *traced)])(every)
     for taken, moved in results:
         assert_array_equal(taken, [3.0, 127.0, 0.0])
         assert_array_equal(np.flatnonzero(moved), [0, 3, 127])
@@ -235,7 +237,7 @@ def test_a_traced_row_out_of_range_moves_nothing():
         uj.dual_ascent(proportional_integral(0.5)),
     ]
 
-    @jax.jit
+    @compiled
     def run(rows, c):
         return [dual.update(dual.init(4), c, rows) for dual in duals]
 

@@ -13,6 +13,7 @@ import optax
 import unroll_jax as uj
 from tests.constrained.calls import solve
 from tests.marks import in_float64, nightly
+from tests.reference import compiled
 
 pytestmark = [nightly, in_float64]
 STEPS, PENALTY, DUAL_RATE, SOLVED = 20_000, 10.0, 0.1, 1e-3
@@ -133,7 +134,7 @@ def ends(number):
             jnp.full(STEPS, 1e-2),
         ]
     )
-    judged = jax.device_get(jax.jit(jax.vmap(run))(rates))
+    judged = compiled(jax.vmap(run))(rates)
     for row, rate in enumerate(("cosine", "constant")):
         for place, name in enumerate(("mean", "last")):
             at = row, place

@@ -1,6 +1,8 @@
 """Lagrangians of layer losses against NumPy, and where training on them ends against
 cvxpy."""
 
+import functools
+
 import cvxpy
 import jax
 import jax.numpy as jnp
@@ -13,6 +15,7 @@ import unroll_jax as uj
 from tests import reference
 from tests.constrained.calls import solve
 from tests.marks import in_float64
+from tests.reference import compiled
 from unroll_jax.constrained import nu_pi, proportional_integral
 
 pytestmark = in_float64
@@ -87,7 +90,7 @@ def test_the_lagrangian_equals_its_definition():
 
     value_and_grad = jax.value_and_grad(value, (0, 1))
 
-    @jax.jit
+    @compiled
     def run(*given):
         return (*value_and_grad(*given), value(*given, normalise=True))
 
@@ -107,7 +110,7 @@ def test_the_augmented_lagrangian_has_gradients_of_next_multipliers():
         MULTIPLIERS + 0.7 * reference.violations(LOSSES, 0.22, 5.5), 0.0
     )
 
-    @jax.jit
+    @compiled
     @jax.value_and_grad
     def run(losses):
         return uj.lagrangian(losses[-1], constraints(losses), MULTIPLIERS, penalty=0.7)
@@ -125,7 +128,8 @@ def test_the_augmented_lagrangian_of_equalities_equals_its_definition():
     violations = np.array([0.5, -2.0])
     multipliers = np.array([3.0, -1.0])
     rho = np.array([0.5, 4.0])
-    value = uj.lagrangian(1.0, violations, multipliers, penalty=rho, kinds="equal")
+    lagrangian = compiled(functools.partial(uj.lagrangian, 1.0, kinds="equal"))
+    value = lagrangian(violations, multipliers, penalty=rho)
     assert float(value) == pytest.approx(
         1.0 + multipliers @ violations + 0.5 * rho @ violations**2
     )
@@ -167,7 +171,7 @@ def test_the_lagrangian_with_slacks_equals_its_definition():
         at = problem(jnp.ones(2))
         return uj.lagrangian(*at, multipliers, slacks=slacks, resilience=BETA), at
 
-    run = jax.jit(jax.value_and_grad(value, (0, 1), has_aux=True))
+    run = compiled(jax.value_and_grad(value, (0, 1), has_aux=True))
     (actual, (objective, violations)), (in_slacks, in_multipliers) = run(
         slacks, MULTIPLIERS
     )

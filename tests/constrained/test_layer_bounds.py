@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
 from tests.marks import in_float64
-from tests.reference import jax_array
+from tests.reference import compiled, jax_array
 from unroll_jax.constrained import (
     batch_violations,
     column_means,
@@ -105,7 +105,7 @@ def test_violations_are_those_of_numpy():
             ]
         return seen
 
-    for (name, form), (of_losses, *by_name) in jax.jit(results)(
+    for (name, form), (of_losses, *by_name) in compiled(results)(
         LOSSES, SAMPLES
     ).items():
         for losses, ours in (
@@ -134,7 +134,7 @@ def test_a_ratio_of_samples_is_a_mean_of_parts(form):
         ALPHA, num_layers=3, reference=REFERENCE, form=form, of_samples=True
     )
 
-    @jax.jit
+    @compiled
     def run(samples):
         parts = [
             column_sums(constraints, part, None)
@@ -158,7 +158,7 @@ def test_gradients_equal_finite_differences_except_of_proxies():
     h = 1e-6
     near = losses + h * np.stack([np.eye(4), -np.eye(4)])
 
-    @jax.jit
+    @compiled
     def run(losses, near):
         return [(jax.jacobian(one)(losses), one(near)) for one in made]
 
@@ -177,9 +177,9 @@ def test_losses_of_zero_give_numbers(form, of_samples):
     losses = np.array(
         [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [1e-10, 10.0], [1e-9, 1e4]], np.float32
     )
-    values, slopes = jax.jit(jax.vmap(jax.value_and_grad(lambda f: constraints(f)[0])))(
-        losses
-    )
+    values, slopes = compiled(
+        jax.vmap(jax.value_and_grad(lambda f: constraints(f)[0]))
+    )(losses)
     assert np.all(np.isfinite(values))
     assert np.all(np.isfinite(slopes))
     assert values[0] < 0.0 < values[4]
@@ -201,7 +201,7 @@ def test_only_differences_reward_a_larger_loss(options):
     multipliers = np.float32([0.0, 5.0, 9.0, 2.0])
     cases = [options, {}, options | {"proxy": False}]
 
-    @jax.jit
+    @compiled
     def least_weights(losses):
         pulls = [
             jax.vjp(uj.descent_constraints(0.3, **chosen), losses) for chosen in cases
@@ -279,7 +279,7 @@ def test_the_tolerance_is_a_share_of_the_bound(losses, options, status):
 
 def test_the_report_has_layers_in_their_order_beyond_the_ninth():
     constraints = level_constraints(1.0, num_layers=12)
-    sums = column_sums(constraints, jnp.arange(13.0), None)
+    sums = column_sums(constraints, np.arange(13.0, dtype=np.float32), None)
     prices = {name: float(place) for place, name in enumerate(constraints)}
     report = uj.held_out_report(constraints, sums, prices)
     assert [group.name for group in report.groups] == list(constraints)
@@ -292,7 +292,7 @@ def test_the_report_has_layers_in_their_order_beyond_the_ninth():
 def test_a_broken_loss_over_bound_zero_is_nan(form, losses):
     named = uj.descent_constraints(0.25, num_layers=2, form=form)
 
-    @jax.jit
+    @compiled
     def both(losses):
         smooth, _ = batch_violations(named, losses, None)
         return uj.descent_constraints(0.25, form=form)(losses), smooth["layer 1"]
@@ -306,7 +306,7 @@ def test_a_selection_of_constraints_reads_its_own_losses_only():
     named = uj.descent_constraints(0.25, num_layers=3, form="ratio")
     chosen = {"layer 1": named["layer 1"]}
     for losses in ([4.0, 2.0], [4.0, 2.0, -1.0, 1.0]):
-        smooth, _ = batch_violations(chosen, jnp.array(losses), None)
+        smooth, _ = batch_violations(chosen, np.float32(losses), None)
         assert_allclose(smooth["layer 1"], -1.0 / 3.0, rtol=1e-6)
 
 

@@ -10,6 +10,7 @@ from scipy.special import expit, log_softmax
 
 from tests.constrained.calls import violation
 from tests.marks import in_float64
+from tests.reference import compiled
 from unroll_jax import constrained as c
 
 RNG = np.random.default_rng(0)
@@ -45,7 +46,7 @@ def test_rates_gaps_and_losses_equal_their_definitions_strict_and_soft():
     """Strict ones of the whole batch, soft ones of sums over three parts of it."""
     among = LABELS == 0
 
-    @jax.jit
+    @compiled
     def run(*given):
         ways = [{"strict": True}, {"strict": False, "parts": (7, 30)}]
         return [
@@ -81,7 +82,7 @@ def test_only_the_smooth_columns_have_gradients():
 
     # BATCH is an argument: JAX keeps the buffer of a closed-over array in int32, and
     # hands it to the next program that takes the array, though that one has 64 bits
-    smooth, strict = jax.jit(jax.jacrev(totals))(
+    smooth, strict = compiled(jax.jacrev(totals))(
         jnp.asarray(LOGITS, jnp.float32), BATCH
     )
     slope = expit(LOGITS) * (1.0 - expit(LOGITS)) * (LABELS == 0)
@@ -97,7 +98,7 @@ def test_a_norm_has_a_zero_gradient_at_zero():
     whole = c.norm(at_most=2.0)
     part = c.norm(at_most=2.0, of=lambda params: params["a"])
 
-    @jax.jit
+    @compiled
     def run(params, zeros):
         return (
             violation(whole, params),
@@ -127,7 +128,7 @@ def test_the_divergence_from_a_reference_equals_its_definition():
         for each in (logits, reference)
     ]
     budget = c.kl(at_most=0.1, where=lambda counted: counted)
-    run = jax.jit(
+    run = compiled(
         jax.value_and_grad(lambda *pair: violation(budget, pair, counted), (0, 1))
     )
     (value, slopes), (other, others) = run(logits, reference), run(*masked)
@@ -169,7 +170,7 @@ def test_labels_and_groups_of_every_width_count():
         )
         return losses, counts, rates[1]
 
-    @jax.jit
+    @compiled
     def run_all(traced, negative):
         counted = [run(values, labels) for labels in (*every, *traced)]
         return counted, [run(values, labels)[0] for labels in negative]
@@ -187,7 +188,7 @@ def test_labels_and_groups_of_every_width_count():
 def test_norms_and_gradients_of_any_size_equal_float64():
     """Two leaves of different sizes. Squares of 1e25 are infinite in float32."""
 
-    @jax.jit
+    @compiled
     @jax.value_and_grad
     def norm_of(params):
         return c.norm(at_most=1.0).columns(params, None)["norm"][0]
@@ -204,7 +205,7 @@ def test_a_gap_between_groups_compares_any_two():
     """The distance to the rate of all may be half of it."""
     constraint = c.gap(3, at_most=0.1, groups=lambda groups: groups, between=True)
 
-    @jax.jit
+    @compiled
     def run(*given):
         return [violation(constraint, *given, strict=way) for way in (False, True)]
 
@@ -245,7 +246,7 @@ def test_a_column_without_a_sample_leaves_the_others_alone(name):
     of_groups = {"a pole": 0.25, "a logarithm": 0.25, "a root": 5.0}.get(name, -2.0)
     x = {"a": np.float64(4.0), "b": np.array([of_groups, of_groups * 1.5, 0.0])}
 
-    @jax.jit
+    @compiled
     def run(x, n):
         def total(x):
             smooth, strict = c.batch_violations({"one": constraint}, x, n)

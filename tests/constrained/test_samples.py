@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import unroll_jax as uj
 from tests.energies.comparing import assert_derivative
 from tests.marks import in_float64
-from tests.reference import gaussian, jax_array
+from tests.reference import compiled, gaussian, jax_array
 
 pytestmark = in_float64
 SAMPLES = gaussian(37, 3) + np.array([0.5, -1.0, 0.0])
@@ -26,7 +26,7 @@ def tail_reference(violations, level):
     return bounds.min(axis=0)
 
 
-@jax.jit
+@compiled
 def tails(samples):
     return [uj.tail_mean(level)(samples) for level in TAILS]
 
@@ -48,7 +48,7 @@ def test_the_gradient_weighs_the_worst_samples_only():
 
     weights = np.arange(1.0, 6.0)
     assert_derivative(lambda c: totals(c) @ weights, SAMPLES, rtol=1e-8)
-    gradients = np.abs(jax.jit(jax.jacrev(totals))(SAMPLES)) > 1e-12
+    gradients = np.abs(compiled(jax.jacrev(totals))(SAMPLES)) > 1e-12
     for level, weighed in zip(LEVELS, gradients, strict=True):
         expected = np.ceil(37 * (1.0 - level) - 1e-9)
         assert_array_equal(np.sum(weighed, axis=0), expected)
@@ -58,9 +58,7 @@ def test_ties_share_weights_that_a_subgradient_may_have():
     """Non-negative, at most 1 / (N (1 - q)), summing to 1, and none on samples below
     the tie."""
     tied = np.array([[2.0], [1.0], [2.0], [2.0], [0.0], [3.0]])
-    gradient = np.asarray(jax.jit(jax.grad(lambda c: uj.tail_mean(0.6)(c)[0]))(tied))[
-        :, 0
-    ]
+    gradient = compiled(jax.grad(lambda c: uj.tail_mean(0.6)(c)[0]))(tied)[:, 0]
     assert_allclose(np.sum(gradient), 1.0, rtol=1e-12)
     assert np.all((gradient >= 0.0) & (gradient <= 1.0 / (6 * 0.4) + 1e-12))
     assert gradient[1] == gradient[4] == 0.0
@@ -68,7 +66,7 @@ def test_ties_share_weights_that_a_subgradient_may_have():
 
 def test_the_tail_leaves_out_a_sample_of_minus_infinity():
     violations = np.array([[1.0], [2.0], [-np.inf], [3.0]])
-    value, gradient = jax.jit(jax.value_and_grad(lambda v: uj.tail_mean(0.5)(v)[0]))(
+    value, gradient = compiled(jax.value_and_grad(lambda v: uj.tail_mean(0.5)(v)[0]))(
         violations
     )
     assert_allclose(value, 2.5)

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from numpy.testing import assert_allclose
 
+from tests.reference import compiled
 from unroll_jax import DESCENTS
 from unroll_jax.descent import Descent
 
@@ -32,7 +33,7 @@ def assert_equal(
     layers = [case.layer for case in cases.values()]
     points = [case[1:4] for case in cases.values()]
 
-    @jax.jit
+    @compiled
     def run(points):
         return [
             both(layer, *point) for layer, point in zip(layers, points, strict=True)
@@ -54,7 +55,7 @@ def assert_derivative(
     h = 1e-6
     direction = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), point)
     at = lambda t: value(jax.tree.map(lambda leaf, d: leaf + t * d, point, direction))
-    along = jax.jit(jax.value_and_grad(at))
+    along = compiled(jax.value_and_grad(at))
     assert_allclose(
         along(0.0)[1], (along(h)[0] - along(-h)[0]) / (2 * h), rtol=rtol, atol=atol
     )
@@ -69,5 +70,5 @@ def shapes_of(name: str, batch: tuple[int, ...] = ()) -> tuple[Descent, Any, Any
         layers.append(layer)
         return layer.init(key), y, x
 
-    shapes = jax.eval_shape(example, jax.random.key(0))
+    shapes = jax.eval_shape(lambda: example(jax.random.key(0)))
     return layers[0], *shapes

@@ -10,7 +10,7 @@ import unroll_jax as uj
 from tests.energies import potential_reference as reference
 from tests.energies.test_convex_potential import IMAGE, drawn
 from tests.marks import in_float64
-from tests.reference import gaussian
+from tests.reference import compiled, gaussian
 from unroll_jax.energies import convex_equilibrium
 
 # arrays are float64 unless a test makes them float32
@@ -31,7 +31,7 @@ def test_equilibria_and_their_gradients_are_those_of_numpy(kind):
     )
     weight = gaussian(*x.shape, seed=1)
 
-    @jax.jit
+    @compiled
     def solved(x):
         def total(x):
             z, info = uj.equilibrium(
@@ -42,7 +42,7 @@ def test_equilibria_and_their_gradients_are_those_of_numpy(kind):
         (_, (z, converged)), gradient = jax.value_and_grad(total, has_aux=True)(x)
         return z, converged, gradient
 
-    z, converged, gradient = map(np.asarray, solved(x))
+    z, converged, gradient = solved(x)
     assert np.all(converged)
     W, scaling = reference.matrix_and_scaling(params.W, params.log_q, IMAGE)
     b = np.tile(params.b, len(W) // len(params.b))

@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from tests.energies import potential_reference as reference
 from tests.energies.opteq_reference import conv_matrix
 from tests.marks import in_float64
-from tests.reference import jax_array
+from tests.reference import compiled, jax_array
 from unroll_jax.energies import (
     MONOTONES,
     ConvexPotentialParams,
@@ -67,7 +67,7 @@ def test_step_and_energy_equal_the_published_formula():
     ]
     points = [case[1:] for case in made]
 
-    @jax.jit
+    @compiled
     def run(points):
         return [
             (layer.step(*point), layer.energy(*point))
@@ -114,7 +114,7 @@ def test_the_scaling_bounds_the_matrix_in_1000_draws(kind, scaling):
             ConvexPotentialParams(W, jnp.zeros(hidden), log_q), IMAGE
         )
 
-    T = np.asarray(jax.jit(jax.vmap(of_one))(W, log_q))
+    T = compiled(jax.vmap(of_one))(W, log_q)
     shares = []
     for kernel, diagonal in zip(W, T, strict=True):
         matrix = kernel if kind == "dense" else conv_matrix(kernel, IMAGE)
@@ -142,7 +142,7 @@ def test_the_float32_scaling_bounds_weights_of_every_size():
     params = ConvexPotentialParams(
         jnp.asarray(W), jnp.zeros((62, 8), jnp.float32), jnp.asarray(log_q, jnp.float32)
     )
-    T = np.asarray(jax.jit(jax.vmap(potential_scaling))(params), np.float64)
+    T = np.asarray(compiled(jax.vmap(potential_scaling))(params), np.float64)
     assert np.all(np.isfinite(T))
     assert np.all(T[13:31] > 0.0)
     root = np.where(T > 0.0, np.maximum(T, 1e-300) ** -0.5, 0.0)
@@ -162,7 +162,7 @@ def test_units_without_weights_have_no_effect_and_finite_gradients():
         return jnp.sum(layer.step(params, z) ** 2)
 
     small = convex_potential(DIM, 4)
-    stepped, expected, gradient, still = jax.jit(
+    stepped, expected, gradient, still = compiled(
         lambda params, fewer, none: (
             (layer.step(params, z), layer.energy(params, z)),
             (small.step(fewer, z), small.energy(fewer, z)),
@@ -182,7 +182,7 @@ def test_weights_out_of_range_give_nan():
     layer, params, z = drawn("dense", (2,))
     params, z = jax.tree.map(lambda leaf: jax_array(leaf, np.float32), (params, z))
 
-    @jax.jit
+    @compiled
     def step(scale):
         return layer.step(params._replace(W=scale * params.W), z)
 

@@ -18,6 +18,7 @@ from tests.energies.dust_reference import (
     mixing_step,
 )
 from tests.marks import in_float64
+from tests.reference import compiled
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import DustParams, dust
 
@@ -85,7 +86,7 @@ def test_without_self_loops_tokens_attend_only_to_others():
         curvature=9.0,
     )
 
-    @jax.jit
+    @compiled
     def step(params, H, x, there):
         return layer.step(params, H, Anchor(x, there))
 

@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.energies.comparing import assert_derivative
 from tests.marks import in_float64, nightly
-from tests.reference import gaussian
+from tests.reference import compiled, gaussian, jax_array
 from unroll_jax import delta_rule, equilibrium, fast_weights, mesa
 from unroll_jax.energies.mesa import MesaState
 
@@ -46,14 +46,18 @@ def delta_reference(q, k, v, b, form, W):
 def test_the_delta_rule_in_chunks_is_the_loop(form):
     arrays = draw()
     W = gaussian(2, V, K, seed=5)
-    rule = jax.jit(
-        functools.partial(delta_rule, form=form), static_argnames="chunk_size"
-    )
-    results = [rule(*arrays, chunk_size=size, state=W) for size in (1, 8, 64)]
-    first, state = rule(*(array[:, : N // 2] for array in arrays), state=W)
-    second, end = rule(*(array[:, N // 2 :] for array in arrays), state=state)
-    results.append((np.concatenate([first, second], axis=1), end))
-    alone = rule(*(array[1] for array in arrays), chunk_size=8, state=W[1])
+    rule = functools.partial(delta_rule, form=form)
+
+    @compiled
+    def run(W, *arrays):
+        first, state = rule(*(array[:, : N // 2] for array in arrays), state=W)
+        second, end = rule(*(array[:, N // 2 :] for array in arrays), state=state)
+        parts = jnp.concatenate([first, second], axis=1), end
+        whole = [rule(*arrays, chunk_size=size, state=W) for size in (1, 8, 64)]
+        alone = rule(*(array[1] for array in arrays), chunk_size=8, state=W[1])
+        return [*whole, parts], alone
+
+    results, alone = run(W, *arrays)
     expected = [
         delta_reference(*(array[row] for array in arrays), form, W[row])
         for row in range(2)
@@ -72,7 +76,7 @@ def test_a_delta_rule_pair_is_a_fast_weight_step():
     pair = np.concatenate([k, v], axis=-1)
     W = gaussian(2, V, K, seed=5)
     for form, step_size in (("gradient", 0.7), ("proximal", 2.0)):
-        stepped = jax.jit(fast_weights(K, V, form=form, step_size=step_size).step)(
+        stepped = compiled(fast_weights(K, V, form=form, step_size=step_size).step)(
             None, W, pair
         )
         rates = (
@@ -85,12 +89,12 @@ def test_a_delta_rule_pair_is_a_fast_weight_step():
                 *(array[row] for array in (q, k, v, rates)), form, W[row]
             )[1]
             assert_allclose(stepped[row], expected, atol=1e-12)
-        end = jax.jit(functools.partial(delta_rule, form=form))(
+        end = compiled(functools.partial(delta_rule, form=form))(
             q, k, v, rates, state=W
         )[1]
         assert_allclose(end, stepped, atol=1e-12)
     # learns W k = v. The square of a key of 1e20 is not in float32
-    full = jax.jit(fast_weights(4, 3).step)
+    full = compiled(fast_weights(4, 3).step)
     for size, learned in ((1e10, 0.25), (5e18, 0.25), (1e20, np.nan)):
         pair = np.float32([[size] * 4 + [1.0] * 3])
         W = np.full((3, 4), 1.0 / size, np.float32)
@@ -100,19 +104,20 @@ def test_a_delta_rule_pair_is_a_fast_weight_step():
 @in_float64
 def test_a_mesa_layer_is_ridge_regression_on_every_prefix():
     q, k, v, b = arrays = draw()
-    read = jax.jit(
-        functools.partial(mesa, ridge=0.3, tol=1e-12), static_argnames="chunk_size"
-    )
-    first = read(
-        *(array[:, : N // 2] for array in arrays),
-        state=MesaState(np.zeros((2, K, K)), np.zeros((2, K, V))),
-    )
-    second = read(*(array[:, N // 2 :] for array in arrays), state=first[1])
-    outputs, residuals = (np.concatenate([first[i], second[i]], axis=1) for i in (0, 2))
-    results = [
-        (outputs, second[1], residuals),
-        *(read(*arrays, chunk_size=size) for size in (8, 64)),
-    ]
+    read = functools.partial(mesa, ridge=0.3, tol=1e-12)
+
+    @compiled
+    def run(*arrays):
+        start = MesaState(jnp.zeros((2, K, K)), jnp.zeros((2, K, V)))
+        first = read(*(array[:, : N // 2] for array in arrays), state=start)
+        second = read(*(array[:, N // 2 :] for array in arrays), state=first[1])
+        outputs, residuals = (
+            jnp.concatenate([first[i], second[i]], axis=1) for i in (0, 2)
+        )
+        whole = [read(*arrays, chunk_size=size) for size in (8, 64)]
+        return [(outputs, second[1], residuals), *whole]
+
+    results = run(*arrays)
     for outputs, state, residuals in results:
         for t in (0, 6, N // 2, N - 1):
             H, G = (
@@ -183,12 +188,12 @@ def test_memory_of_value_and_gradient_is_linear_in_the_sequence(layer):
         gradient = jax.grad(
             lambda *arrays: jnp.sum(layer(*arrays)[0] ** 2), (0, 1, 2, 3)
         )
-        compiled = (
+        program = (
             jax.jit(gradient)
             .lower(*shapes, jax.ShapeDtypeStruct((count,), jnp.float32))
             .compile()
         )
-        return compiled.memory_analysis().temp_size_in_bytes
+        return program.memory_analysis().temp_size_in_bytes
 
     assert temporaries(4096) < 4.5 * temporaries(1024)
 
@@ -196,15 +201,16 @@ def test_memory_of_value_and_gradient_is_linear_in_the_sequence(layer):
 @pytest.mark.parametrize("shape", [(2, 0), (0, 5)])
 @every_read
 def test_an_empty_sequence_leaves_the_state(read, shape):
-    queries = jnp.ones((*shape, 4))
-    values = jnp.ones((*shape, 3))
-    rates = jnp.ones(shape)
+    queries, values, rates = (
+        jax_array(np.ones(each), jnp.float32)
+        for each in ((*shape, 4), (*shape, 3), shape)
+    )
 
     def total(values):
         outputs, *others = read(queries, queries, values, rates)
         return jnp.sum(outputs), (outputs, *others)
 
-    gradient, (outputs, state, *residuals) = jax.jit(jax.grad(total, has_aux=True))(
+    gradient, (outputs, state, *residuals) = compiled(jax.grad(total, has_aux=True))(
         values
     )
     assert gradient.shape == outputs.shape == values.shape
@@ -222,8 +228,8 @@ def test_mesa_queries_of_zero_and_nan_and_unsolved_systems():
         return jnp.sum(outputs) + jnp.sum(residuals), outputs
 
     queries = np.float32([1.0, 0.0, 1.0, np.nan, 1.0])[:, None] * ones
-    gradient, outputs = map(np.asarray, jax.jit(jax.grad(total, has_aux=True))(queries))
-    *_, unsolved = jax.jit(functools.partial(mesa, ridge=1e-4, max_steps=1))(
+    gradient, outputs = compiled(jax.grad(total, has_aux=True))(queries)
+    *_, unsolved = compiled(functools.partial(mesa, ridge=1e-4, max_steps=1))(
         *draw(count=9)
     )
     assert np.max(unsolved) > 1e-2
@@ -233,11 +239,14 @@ def test_mesa_queries_of_zero_and_nan_and_unsolved_systems():
 
 @pytest.mark.parametrize("read", [delta_rule, functools.partial(mesa, ridge=0.3)])
 def test_sequences_of_bfloat16_are_computed_in_float32(read):
-    arrays = [jnp.asarray(array, jnp.bfloat16) for array in draw(count=9)]
-    wide = [array.astype(jnp.float32) for array in arrays]
-    (outputs, state, *_), (expected, ends, *_) = jax.jit(
-        lambda: (read(*arrays), read(*wide))
-    )()
+    arrays = [jax_array(array, jnp.bfloat16) for array in draw(count=9)]
+
+    @compiled
+    def run(*arrays):
+        wide = [array.astype(jnp.float32) for array in arrays]
+        return read(*arrays), read(*wide)
+
+    (outputs, state, *_), (expected, ends, *_) = run(*arrays)
     assert outputs.dtype == jnp.bfloat16
     assert_array_equal(outputs, expected.astype(jnp.bfloat16))
     chex.assert_trees_all_equal(state, ends)
@@ -249,7 +258,7 @@ def test_mesa_of_any_size_is_that_of_float64():
     the same outputs."""
     queries, keys, values, towards = gaussian(4, 9, 4)
 
-    @functools.partial(jax.jit, static_argnums=(0, 1))
+    @functools.partial(compiled, static_argnums=(0, 1))
     def run(size, dtype):
         arguments = [
             jnp.asarray(leaf, dtype) for leaf in (size * queries, size * keys, values)
@@ -282,7 +291,7 @@ PAIRS_OF_KEYS = {
 SIZES = (1e-3, 1.0, 1e4, 1e8, 1e30)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(compiled, static_argnums=0)
 def proximal_steps(ridge, W, pairs):
     """The energy before, and gradients, states and energies of a step of each size."""
 
@@ -331,7 +340,7 @@ def test_pairs_of_rate_zero_are_left_out_whatever_they_hold(read):
     queries, keys, values, rates = draw(count=8)
     rates[:, [1, 6]] = 0.0
 
-    @jax.jit
+    @compiled
     def run(*arrays):
         return read(*arrays, chunk_size=4)
 
@@ -347,7 +356,7 @@ def test_pairs_of_rate_zero_are_left_out_whatever_they_hold(read):
 def test_outputs_do_not_depend_on_later_pairs(read):
     arrays = draw(count=8)
 
-    @jax.jit
+    @compiled
     def run(*arrays):
         return read(*arrays, chunk_size=8)
 
@@ -367,7 +376,7 @@ def test_traced_negative_rates_give_nan(read):
     """Known ones are an error, in test_errors.py."""
     arrays = draw(count=4)
     arrays[3][1, 2] = -0.5
-    outputs = jax.jit(read)(*arrays)[0]
+    outputs = compiled(read)(*arrays)[0]
     expected = [[False] * 4, [False, False, True, True]]
     assert_array_equal(np.isnan(outputs).all(-1), expected)
 
@@ -377,14 +386,16 @@ def test_traced_negative_rates_give_nan(read):
 def test_a_rate_of_zero_differentiates_like_a_small_one(read):
     queries, keys, values, rates = draw(count=4, batch=())
     rates[2] = 0.0
-    queries, keys, values, rates = map(jnp.asarray, (queries, keys, values, rates))
-
-    @jax.jit
-    def run(rate):
-        return jnp.sum(read(queries, keys, values, rates + rate)[0])
-
     direction = np.eye(4)[2]
-    slope = jax.jvp(run, (np.zeros(4),), (direction,))[1]
-    difference = (run(1e-6 * direction) - run(0.0 * direction)) / 1e-6
+
+    @compiled
+    def run(queries, keys, values, rates):
+        def total(rate):
+            return jnp.sum(read(queries, keys, values, rates + rate * direction)[0])
+
+        difference = (total(1e-6) - total(0.0)) / 1e-6
+        return jax.jvp(total, (0.0,), (1.0,))[1], difference
+
+    slope, difference = run(queries, keys, values, rates)
     assert_allclose(slope, difference, rtol=1e-4)
     assert abs(slope) > 1e-2

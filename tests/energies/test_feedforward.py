@@ -10,6 +10,7 @@ import unroll_jax as uj
 from tests import reference
 from tests.energies.comparing import Case, assert_equal
 from tests.marks import in_float64
+from tests.reference import compiled
 from unroll_jax.energies import FeedForwardParams, clip_spectrum
 from unroll_jax.energies.proximal.operators import resolve_proximal
 
@@ -77,7 +78,7 @@ def test_derivatives_of_clipped_spectra_are_finite():
         clipped = clip_spectrum(W_f)
         return jnp.sum(clipped**2), clipped
 
-    gradient = jax.jit(jax.grad(total, has_aux=True))
+    gradient = compiled(jax.grad(total, has_aux=True))
     skew = np.triu(np.ones((3, 3)), 1)
     for level, slope in ((0.5, 1.0), (3.0, 0.0), (-1.0, 0.0)):
         slopes, clipped = gradient(level * np.eye(3) + skew - skew.T)
@@ -102,7 +103,7 @@ def test_the_step_of_the_authors_code_is_reported():
 
 
 def test_at_initialisation_the_default_step_qualifies():
-    @jax.jit
+    @compiled
     def drawn(key):
         return jax.vmap(uj.feedforward(6).init)(jax.random.split(key, 20))
 

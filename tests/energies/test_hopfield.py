@@ -1,6 +1,5 @@
 """Hopfield energies and cross-attention."""
 
-import jax
 import numpy as np
 from numpy.testing import assert_allclose
 from scipy.special import logsumexp, softmax
@@ -8,6 +7,7 @@ from scipy.special import logsumexp, softmax
 from tests.energies.attention.examples import tokens
 from tests.energies.comparing import Case, assert_equal
 from tests.marks import in_float64
+from tests.reference import compiled
 from unroll_jax.descent import Anchor
 from unroll_jax.energies.hopfield import HopfieldParams, hopfield
 
@@ -59,12 +59,12 @@ def test_cold_lookups_return_the_nearest_pattern():
     S /= np.linalg.norm(S, axis=1, keepdims=True)
     nearest = S[np.argmin(np.linalg.norm(y[..., None, :] - S, axis=-1), axis=-1)]
     assert_allclose(
-        jax.jit(hopfield(DIM, inverse_temperature=1e6).step)(OWN, y, S),
+        compiled(hopfield(DIM, inverse_temperature=1e6).step)(OWN, y, S),
         nearest,
         atol=1e-9,
     )
 
 
 def test_learned_patterns_have_about_unit_length(getkey):
-    patterns = jax.jit(hopfield(400, num_patterns=50).init)(getkey()).S
+    patterns = compiled(hopfield(400, num_patterns=50).init)(getkey()).S
     assert np.all(np.abs(np.linalg.norm(patterns, axis=1) - 1.0) < 0.2)

@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose
 
 import unroll_jax as uj
 from tests.marks import in_float64
+from tests.reference import compiled
 
 DIM = 6
 
@@ -24,7 +25,7 @@ def test_energy_and_step_equal_the_reference_and_flax():
     squares = np.sum((y - y.mean(axis=-1, keepdims=True)) ** 2, axis=-1)
     offset = y.sum(axis=-1) ** 2 / (2 * DIM)
 
-    @jax.jit
+    @compiled
     def measure(y):
         results = []
         for radius, epsilon in cases:
@@ -83,7 +84,7 @@ def test_energy_and_step_equal_the_reference_and_flax():
 def test_tokens_of_any_size_are_normalised(epsilon):
     layer = uj.layer_norm(3, epsilon=epsilon)
 
-    @jax.jit
+    @compiled
     def step_and_slopes(y):
         return layer.step(None, y), jax.jacobian(lambda y: layer.step(None, y)[0])(y)[
             :, 0

@@ -18,7 +18,7 @@ from tests.energies.dust_reference import (
     draw,
 )
 from tests.marks import in_float64
-from tests.reference import gaussian, jax_array
+from tests.reference import compiled, gaussian, jax_array
 from unroll_jax.energies import ListaParams, cosine_dictionary, lista
 
 # arrays are float64 unless a test makes them float32
@@ -53,14 +53,14 @@ def test_the_default_curvature_bounds_the_dictionary_from_above_by_little(shape)
     x = rng.normal(size=(4, shape[1])).astype(np.float32)
     start = jnp.zeros((4, shape[0]), jnp.float32)
 
-    @jax.jit
+    @compiled
     @jax.vmap
     def curvatures(D):
         """c, read from the codes that the default step makes of a signal: x D^T / c."""
         stepped = lista(shape[1], shape[0], sparsity=0.0).step(ListaParams(D), start, x)
         return jnp.sqrt(jnp.sum((x @ D.T) ** 2) / jnp.sum(stepped**2))
 
-    bounds = np.asarray(curvatures(D.astype(np.float32)))
+    bounds = curvatures(D.astype(np.float32))
     true = np.linalg.norm(D, 2, axis=(1, 2)) ** 2
     assert np.all(bounds >= true * (1.0 - 1e-4))
     assert np.all(bounds <= true * 1.02)
@@ -78,7 +78,7 @@ def test_derivatives_through_the_curvature_are_finite(
     )
     layer = lista(4, atoms, sparsity=0.0)
 
-    @jax.jit
+    @compiled
     def along(D):
         def made(D):
             return jnp.sum(
@@ -96,7 +96,7 @@ def test_a_dictionary_of_zeros_leaves_no_code():
     codes = np.ones((N, ATOMS))
     signal = np.ones((N, DIM))
     assert_array_equal(
-        jax.jit(lista(DIM, ATOMS).step)(ListaParams(zeros), codes, signal), 0.0
+        compiled(lista(DIM, ATOMS).step)(ListaParams(zeros), codes, signal), 0.0
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.energies.dust_reference import ATOMS, DIM, N
 from tests.marks import in_float64
+from tests.reference import compiled
 from tests.test_conformance import energies_and_roundoff
 from unroll_jax.energies import hopfield, layer_norm, lista, opteq, opteq_conv
 
@@ -94,7 +95,7 @@ def cancelled(params, y, x):
 def test_a_step_lowers_its_energy_as_proven(name):
     layer, constant, event, _ = LAYERS[name]
 
-    @jax.jit
+    @compiled
     @jax.vmap
     def measure(params, y, x):
         stepped = layer.step(params, y, x)
@@ -108,7 +109,7 @@ def test_a_step_lowers_its_energy_as_proven(name):
         )
         return energies, constant * jnp.sum((stepped - y) ** 2), tolerance
 
-    energies, proven, tolerance = map(np.asarray, measure(*drawn(name)))
+    energies, proven, tolerance = measure(*drawn(name))
     fell = energies[:, 0] - energies[:, 1]
     assert np.all(np.isfinite(proven))
     assert np.all(fell >= proven * (1.0 - 1e-5) - tolerance)

@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import unroll_jax as uj
 from tests import reference
 from tests.marks import in_float64, nightly
+from tests.reference import compiled
 from unroll_jax.energies import (
     TransformerParams,
     UnrolledLayerParams,
@@ -33,7 +34,7 @@ def test_the_default_layer_is_equation_20():
     )
     mixing = 0.5 * np.eye(DIM) - 0.5 * (W_f + W_f.T) / 2
     expected = np.maximum(reference.softmax_attention(y, W_a) @ mixing + 0.5 * x, 0.0)
-    actual = jax.jit(uj.transformer(DIM, rank=2).step)(
+    actual = compiled(uj.transformer(DIM, rank=2).step)(
         TransformerParams(W_a, W_f), y, x
     )
     assert_allclose(actual, expected, rtol=1e-12, atol=1e-14)
@@ -49,7 +50,7 @@ def test_the_unrolled_layer_equals_the_reference_with_masks():
     mask = jnp.arange(N) < 3
     padded = np.where(mask[:, None], y[0, 0], np.nan)
 
-    @jax.jit
+    @compiled
     def run(params, y, padded):
         masked = lambda params: unrolled_layer(params, padded, mask)
         slopes = jax.grad(lambda params: jnp.sum(masked(params)[:3]))(params)
@@ -78,7 +79,7 @@ def test_the_condition_that_the_table_checks_is_the_stated_one():
     a = EXAMPLE["step_size"]
     pair = attention(form="softmax", dim=examples.DIM)
 
-    @jax.jit
+    @compiled
     @jax.vmap
     def measure(key):
         layer, y, x = entry.example(key, ())
@@ -98,9 +99,7 @@ def test_the_condition_that_the_table_checks_is_the_stated_one():
             a * smoothness,
         )
 
-    held, share, length = map(
-        np.asarray, measure(jax.random.split(jax.random.key(2), 1000))
-    )
+    held, share, length = measure(jax.random.split(jax.random.key(2), 1000))
     assert np.sum((share > 0.51) & (share < 0.99) & (length <= 0.99)) > 10
     clear = (np.abs(share - 0.5) > 1e-3) & (np.abs(length - 1.0) > 1e-3)
     assert_array_equal(held[clear], ((share <= 0.5) & (length <= 1.0))[clear])

@@ -1,12 +1,11 @@
 """Corollary 4.5 of Yang et al. (2022): a transformer's energy falls outside of a
 ball, whose radius is known here."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from tests.marks import in_float64
-from tests.reference import jax_array
+from tests.reference import compiled, jax_array
 from unroll_jax import transformer
 from unroll_jax.energies import TransformerParams
 
@@ -37,7 +36,7 @@ def radius(W_a, W_f, step_size):
 
 
 def change(layer):
-    return jax.jit(
+    return compiled(
         lambda params, y: (
             layer.energy(params, layer.step(params, y), None)
             - layer.energy(params, y, None)

@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose
 import unroll_jax as uj
 from tests import reference
 from tests.marks import in_float64
+from tests.reference import compiled
 from unroll_jax.energies import TransformerParams
 
 N, DIM, STEP = 5, 3, 0.05
@@ -80,7 +81,7 @@ def test_energy_and_step_equal_the_reference_and_parts(form):
         lambda leaf: leaf.shape, shapes
     )
 
-    @jax.jit
+    @compiled
     def everything(params, y, x):
         terms = [
             part.energy(params, y, x) for part in (parts.attention, parts.feedforward)
@@ -108,9 +109,8 @@ def test_energy_and_step_equal_the_reference_and_parts(form):
 
 
 def test_all_parameters_are_drawn_apart():
-    params = jax.device_get(
-        jax.jit(uj.transformer(8, anchor="row").init)(jax.random.key(0, impl="rbg"))
-    )
+    init = compiled(uj.transformer(8, anchor="row").init)
+    params = init(jax.random.key(0, impl="rbg"))
     # both would be one matrix, scaled
     assert abs(np.corrcoef(params.W_a.ravel(), params.W_f.ravel())[0, 1]) < 0.5
     for W in (params.W_a, params.W_f):

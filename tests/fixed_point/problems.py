@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import unroll_jax as uj
-from tests.reference import jax_array
+from tests.reference import compiled, jax_array
 
 
 def symmetric_weights(
@@ -57,18 +57,22 @@ def unrolled(step, params, z, x, *, steps):
     return jax.lax.scan(lambda z, _: (step(params, z, x), None), z, length=steps)[0]
 
 
-def program(step, **options):
-    """``(params, start, x) -> (z, info)``, compiled, by default one example per row,
-    and failures are accepted."""
+def solve(step, **options):
+    """``(params, start, x) -> (z, info)``, by default one example per row, and
+    failures are accepted."""
     options = {"batch_ndim": 1, "on_failure": "accept"} | options
-    return jax.jit(
-        lambda params, start, x=None: uj.equilibrium(step, params, start, x, **options)
+    return lambda params, start, x=None: uj.equilibrium(
+        step, params, start, x, **options
     )
 
 
+def program(step, **options):
+    return compiled(solve(step, **options))
+
+
 def programs(step, solvers, **options):
-    runs = {str(solver): program(step, solver=solver, **options) for solver in solvers}
-    return jax.jit(
+    runs = {str(solver): solve(step, solver=solver, **options) for solver in solvers}
+    return compiled(
         lambda params, start, x=None: {
             solver: run(params, start, x) for solver, run in runs.items()
         }

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 import unroll_jax as uj
 from tests.fixed_point.problems import inputs, skew_weights, tanh_step
 from tests.marks import in_float64
-from tests.reference import gaussian
+from tests.reference import compiled, gaussian
 from unroll_jax import fixed_point as fp
 from unroll_jax.energies.equilibrium.regularisers import decorrelation
 
@@ -48,7 +48,7 @@ def test_averaging_takes_all_the_stated_steps_and_can_be_differentiated():
     averaged = lambda x: run(x, adjoint=fp.unrolled(6))[0]
     step = 1e-6 * np.cos(np.arange(8.0))
 
-    @jax.jit
+    @compiled
     def both(x, step):
         return (jax.jvp(averaged, (x,), (step,)), run(x, max_steps=6))
 
@@ -76,7 +76,7 @@ def test_a_regulariser_of_the_whole_batch_sees_the_whole_batch():
     }
     shifts = 1e-6 * np.eye(z.size).reshape(z.size, *z.shape)
 
-    @jax.jit
+    @compiled
     def run(z):
         values = [jax.vmap(R)(z + sign * shifts) for sign in (1.0, -1.0)]
         return uj.equilibrium(lambda params, z, x: 0.0 * z, (), z, **options)[0], values

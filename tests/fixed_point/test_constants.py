@@ -8,7 +8,7 @@ import pytest
 
 from tests.fixed_point.test_lista import dictionaries, lista_problem
 from tests.marks import in_float64, nightly, types_unchecked
-from tests.reference import gaussian
+from tests.reference import compiled, gaussian
 from unroll_jax import fixed_point as fp
 from unroll_jax.energies import ListaParams
 from unroll_jax.fixed_point import (
@@ -98,9 +98,9 @@ def solve_all():
     kinds = [0] * len(AFFINE) + list(range(1, len(maps) + 1))
     matrices = [*AFFINE.values(), *[np.zeros((WIDTH, WIDTH))] * len(maps)]
     starts = [0.0 * ones] * len(AFFINE) + [each[1] * ones for each in ENTRIES.values()]
-    run = jax.jit(jax.vmap(solve))
+    run = compiled(jax.vmap(solve))
     z, info = run(np.array(kinds), np.float32(matrices), np.float32(starts))
-    return np.asarray(z[:, 0]), info.status[:, 0].tolist()
+    return z[:, 0], info.status[:, 0].tolist()
 
 
 def solve_codes():
@@ -113,7 +113,7 @@ def solve_codes():
         apply = lambda z: layer.step(ListaParams(D), z, x)
         return loop.iterate(apply, jnp.zeros((1, atoms)), fp.anderson(), RULE)
 
-    z, info = jax.jit(jax.vmap(solve))(D, x)
+    z, info = compiled(jax.vmap(solve))(D, x)
     converged = np.ravel(info.converged)
     wrong = converged & ~np.ravel(is_right(np.asarray(z, np.float64)))
     return converged.sum(), wrong.sum()

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.fixed_point.problems import finish
 from tests.marks import types_unchecked
-from tests.reference import gaussian
+from tests.reference import compiled, gaussian
 from unroll_jax import fixed_point as fp
 from unroll_jax.fixed_point import decisions, loop
 from unroll_jax.fixed_point.decisions import ACCELERATED, ENDED, GIVEN_UP, PLAIN
@@ -24,7 +24,7 @@ WIDTH = 48
 
 
 @functools.cache
-def compiled(max_steps, kinked):
+def programs(max_steps, kinked):
     """One block of the loop, and its first carry, for z' = z A + x or `kink`."""
     rule = RULE._replace(max_steps=max_steps)
     solver = fp.anderson()
@@ -33,12 +33,12 @@ def compiled(max_steps, kinked):
         apply = kink if kinked else lambda z: z @ A + x
         return loop._run_block(apply, solver, rule, carry)
 
-    return jax.jit(block), jax.jit(lambda z: loop._start(z, solver, rule))
+    return compiled(block), compiled(lambda z: loop._start(z, solver, rule))
 
 
 def follow(A, x, z, *, max_steps=200, kinked=False):
     """The carries of the loop, the first and the last among them."""
-    block, start = compiled(max_steps, kinked)
+    block, start = programs(max_steps, kinked)
     carries = [start(np.float32(z))]
     while schedule(carries[-1]).phase != ENDED:
         carries.append(block(np.float32(A), np.float32(x), carries[-1]))
@@ -122,7 +122,7 @@ def test_acceleration_that_gains_nothing_is_given_up_for_good():
 def test_accelerated_solves_take_no_more_evaluations_than_allowed():
     calls = []
 
-    @jax.jit
+    @compiled
     def solve(A, x, most):
         def apply(z):
             jax.debug.callback(lambda: calls.append(1))
@@ -149,7 +149,7 @@ def test_a_row_that_is_lost_as_acceleration_is_given_up_returns():
     carries = follow(A, x, 0.0 * x)
     last = carries[phases(carries).index(GIVEN_UP) - 1]
     lost = last._replace(z=last.z * np.float32([[1.0], [1e3]]))
-    block, _ = compiled(200, kinked=False)
+    block, _ = programs(200, kinked=False)
     after = block(np.float32(A), np.float32(x), lost)
     assert schedule(after).phase == GIVEN_UP
     assert_allclose(after.z[0], last.z[0] @ A + x[0], rtol=1e-4, atol=1e-4)

@@ -21,6 +21,7 @@ from tests.fixed_point.problems import (
     tanh_step,
 )
 from tests.marks import types_unchecked
+from tests.reference import compiled
 from unroll_jax import fixed_point as fp
 from unroll_jax.fixed_point import SOLVERS
 from unroll_jax.fixed_point.status import CONVERGED, MAX_STEPS, NONFINITE, STALLED
@@ -147,7 +148,7 @@ def test_a_solve_that_was_cut_off_has_not_stalled(dtypes):
 
     options = {"batch_ndim": 1, "on_failure": "accept"}
 
-    @jax.jit
+    @compiled
     def run(start):
         ends = {
             solver: uj.equilibrium(
@@ -281,9 +282,7 @@ def test_factored_layers_solve_states_of_any_size_alike():
     for size in map(np.float32, (1e-25, 1e-15, 1e15, 1e25)):
         z, info = run(params, zeros, size * given)
         assert info.converged.all(), size
-        assert np.abs(np.asarray(info.steps) - np.asarray(of_usual.steps)).max() <= 2, (
-            size
-        )
+        assert np.abs(info.steps - of_usual.steps).max() <= 2, size
         assert relative_error(np.asarray(z, np.float64) / size, usual) < 1e-5, size
 
 
@@ -303,7 +302,7 @@ def test_an_absolute_tolerance_ends_the_solve():
         {"solver": "picard", "batch_ndim": 1, "on_failure": "accept"},
     )
 
-    @jax.jit
+    @compiled
     def run(ones, arguments):
         def solve(*given_arrays, **options):
             return uj.equilibrium(*given_arrays, **given | options)

@@ -18,7 +18,7 @@ from tests.fixed_point.problems import (
     unrolled,
 )
 from tests.marks import in_float64, nightly
-from tests.reference import jax_array
+from tests.reference import compiled, jax_array
 from unroll_jax import fixed_point
 from unroll_jax.fixed_point import ADJOINTS, SOLVERS
 
@@ -125,7 +125,7 @@ def test_every_gradient_is_that_of_an_unroll(name):
     problem = PROBLEMS[name]()
     unrolling = [solver for solver in problem.solvers if solver]
 
-    @jax.jit
+    @compiled
     def run(params, x):
         start = jnp.zeros((4, 8))
         given = params, x, start
@@ -152,9 +152,7 @@ def test_every_gradient_is_that_of_an_unroll(name):
             by_unroll(problem, params, x),
         )
 
-    converged, results, pairs, steps, expected = jax.device_get(
-        run(problem.params, problem.x)
-    )
+    converged, results, pairs, steps, expected = run(problem.params, problem.x)
     for solver, rows in zip(problem.solvers, converged, strict=True):
         assert rows.all(), solver
     for adjoint, (gradients, (_, still)) in zip(problem.adjoints, results, strict=True):
@@ -241,7 +239,7 @@ def test_the_documented_error_bounds_hold_over_random_problems(kind):
 
         return jax.grad(loss, has_aux=True)(b)
 
-    @jax.jit
+    @compiled
     def figures(weights, b):
         exact = unrolled(apply, weights, jnp.zeros(8), b, steps=2000)
         J, B = jax.jacobian(apply, (1, 2))(weights, exact, b)
@@ -249,7 +247,7 @@ def test_the_documented_error_bounds_hold_over_random_problems(kind):
 
     for seed in range(9):
         weights, (c, beta, L_J, L_B) = drawn(kind, seed)
-        exact, B, J, results = jax.device_get(figures(weights, inputs(8, seed=seed)))
+        exact, B, J, results = figures(weights, inputs(8, seed=seed))
         right = B.T @ np.linalg.solve(np.eye(8) - J.T, exact)
         size = np.linalg.norm(exact)
         for (*pair, tol), (gradient, (y, residual)) in zip(cases, results, strict=True):

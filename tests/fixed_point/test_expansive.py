@@ -13,6 +13,7 @@ import unroll_jax as uj
 from tests.energies.opteq_layers import convolutional, dense
 from tests.energies.opteq_reference import conv_matrix
 from tests.marks import in_float64, nightly
+from tests.reference import compiled, jax_array
 from unroll_jax.energies.equilibrium.opteq_objective import (
     deep_opteq_objective,
     opteq_objective,
@@ -29,7 +30,7 @@ MESSAGE = (
 
 def of_norm(size, make, **options):
     layer, params, z, x = make((3,), skip=0.7, **options)
-    return layer, params._replace(W=params.W * size / 0.9), z, x
+    return layer, params._replace(W=np.asarray(params.W) * size / 0.9), z, x
 
 
 def stated_norm(call):
@@ -52,7 +53,7 @@ def test_a_norm_above_1_is_an_error_unless_allowed(make):
 
     assert stated_norm(lambda: solve(z, x)) == pytest.approx(1.2, rel=1e-2)
     # the weights are closed over
-    for transform in (jax.grad, jax.jit, lambda f: jax.jit(jax.grad(f)), jax.vmap):
+    for transform in (jax.grad, jax.jit, lambda f: compiled(jax.grad(f)), jax.vmap):
         assert stated_norm(lambda: transform(solve)(z, x)) == pytest.approx(  # noqa: B023
             1.2, rel=1e-2
         )
@@ -73,7 +74,7 @@ def test_no_weights_within_the_bound_are_refused(make):
     assert abs(np.linalg.norm(matrix, 2) - 1.0) < 1e-12
 
     def check(dtype, scale=1.0):
-        layer.check(params._replace(W=jnp.asarray(scale * W, dtype)), z)
+        layer.check(params._replace(W=jax_array(scale * W, dtype)), z)
 
     for dtype in (jnp.float32, jnp.bfloat16):
         check(dtype)
@@ -113,5 +114,5 @@ def test_half_precision_weights_are_judged_in_float32():
     layer = uj.opteq(2, 2, 2)
     W = np.float16([[1.0, 0.0535], [0.0, 0.1]])  # of norm 1.0014
     z = np.zeros((1, 2), np.float16)
-    params = layer.init(jax.random.key(0))._replace(W=W)
+    params = uj.energies.OptEqParams(W, W, np.zeros(2, np.float16))
     stated_norm(lambda: uj.equilibrium(layer, params, z, z))

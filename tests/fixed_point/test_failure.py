@@ -20,6 +20,7 @@ from tests.fixed_point.problems import (
     tanh_step,
 )
 from tests.marks import in_float64, types_unchecked
+from tests.reference import compiled
 from unroll_jax import fixed_point
 from unroll_jax.fixed_point import STATUS, ConvergenceError, ConvergenceWarning
 from unroll_jax.fixed_point.reports import Reporting, call_site, report_failures
@@ -87,7 +88,7 @@ def test_either_pass_warns_unless_failure_is_accepted(
 
 
 def test_by_default_a_line_warns_once_and_is_named():
-    @jax.jit
+    @compiled
     def run(x):
         return value(x, **FORWARD)[0]
 
@@ -118,7 +119,7 @@ def test_the_forward_solve_warns_whichever_part_is_kept(part):
         ConvergenceWarning,
         match="^equilibrium: .* after 2 steps; raise max_steps or tol",
     ):
-        finish(jax.jit(PARTS[part])(draw(4)))
+        finish(compiled(PARTS[part])(draw(4)))
 
 
 @pytest.mark.parametrize(
@@ -196,7 +197,7 @@ def problem_of(sizes, square, dtype):
 def test_a_nan_in_one_example_reaches_no_other_gradient(sizes):
     """Slow systems use the matrix that all examples of a factored layer share."""
     solve, clean = problem_of(sizes, 0.9999, jnp.float32)
-    run = jax.jit(jax.grad(lambda x: jnp.sum(solve(x, on_failure="accept") ** 3)))
+    run = compiled(jax.grad(lambda x: jnp.sum(solve(x, on_failure="accept") ** 3)))
     dirty = 3.0 * np.asarray(clean)
     dirty[1] = np.nan
     expected = np.asarray(run(3.0 * clean))
@@ -220,14 +221,14 @@ def test_the_probe_carries_the_statistics_of_the_backward_solve_out(sizes):
         options = {"probe": probe, "tol": 1e-6, "on_failure": "accept"} | case
         return jnp.sum(solve(x, **options) ** 2)
 
-    @jax.jit
+    @compiled
     def run(x, probe):
         return [jax.grad(loss)(probe, x, case) for case in (*ending, cut_short)]
 
     with pytest.warns(
         ConvergenceWarning, match=f"^adjoint of equilibrium{LOUD} adjoint_max_steps"
     ):
-        ends = jax.device_get(finish(run(x, fixed_point.zero_probe(len(x)))))
+        ends = finish(run(x, fixed_point.zero_probe(len(x))))
     # adjoints have 200 steps at least
     *infos, cut = ends
     for info, bound in zip(infos, (1e-6, 1e-2, 1e-6), strict=True):
@@ -250,7 +251,7 @@ LOPSIDED = next(
 def test_an_asymmetric_jacobian_is_an_error_for_conjugate_gradients():
     with pytest.raises(jax.errors.JaxRuntimeError, match=re.escape(LOPSIDED)):
         finish(
-            jax.jit(
+            compiled(
                 lambda x: gradient(x, adjoint="conjugate_gradient", on_failure="error")
             )(draw(4))
         )
@@ -285,7 +286,7 @@ def test_an_inexact_adjoint_by_choice_is_no_failure():
     """Two terms of the series are far from its limit here."""
     ways = {"neumann": fixed_point.neumann(2), "one_step": "one_step"}
 
-    @jax.jit
+    @compiled
     def run(x):
         return {
             name: gradient(x, adjoint=way, on_failure="error")

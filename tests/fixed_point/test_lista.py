@@ -10,6 +10,7 @@ import pytest
 
 import unroll_jax as uj
 from tests.marks import in_float64, nightly, types_unchecked
+from tests.reference import compiled
 from unroll_jax.energies import ListaParams
 from unroll_jax.fixed_point import SOLVERS
 
@@ -35,11 +36,11 @@ def judge_of(step, energy, start):
         return (count < 20_000) & ~jnp.all(jnp.abs(after - before) <= round_off)
 
     follow = lambda pair: (pair[0] + 1, pair[2], step(pair[2]))
-    limit = jax.jit(
+    limit = compiled(
         lambda z: jax.lax.while_loop(moves, follow, (0, z + jnp.inf, z))[2]
     )(start)
 
-    @jax.jit
+    @compiled
     def evaluate(z):
         return (step(z), energy(z))
 
@@ -51,9 +52,7 @@ def judge_of(step, energy, start):
         near = norms(jax.tree.map(lambda a, b: a - b, moved, z)) <= 10.0 * TOL * (
             1.0 + size
         )
-        return near | (
-            np.asarray(here) - lowest <= 1e-2 * np.maximum(1.0, np.abs(lowest))
-        )
+        return near | (here - lowest <= 1e-2 * np.maximum(1.0, np.abs(lowest)))
 
     return is_right
 
@@ -101,7 +100,7 @@ def lista_results(sizes, solver, dtype, max_steps):
             on_failure="accept",
         )
 
-    z, info = jax.jit(jax.vmap(solve))(D.astype(dtype), x.astype(dtype))
+    z, info = compiled(jax.vmap(solve))(D.astype(dtype), x.astype(dtype))
     converged = np.ravel(info.converged)
     return int(converged.sum()), int(
         (converged & ~np.ravel(is_right(np.asarray(z, np.float64)))).sum()
@@ -149,7 +148,7 @@ def test_no_system_is_called_converged_where_it_is_wrong(name):
     ):
         options = {"max_steps": max_steps, "on_failure": "accept", "tol": TOL}
 
-        @jax.jit
+        @compiled
         def solve(params, y, x, o=options):
             return uj.equilibrium(descent, params, y, x, **o)
 

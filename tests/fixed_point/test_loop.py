@@ -21,7 +21,7 @@ from tests.fixed_point.problems import (
     tanh_step,
 )
 from tests.marks import in_float64, nightly, types_unchecked
-from tests.reference import gaussian
+from tests.reference import compiled, gaussian
 from unroll_jax import fixed_point as fp
 from unroll_jax.fixed_point.adjoints import flag_asymmetric, unroll_solver
 from unroll_jax.fixed_point.status import CONVERGED, MAX_STEPS, NONSYMMETRIC
@@ -50,7 +50,7 @@ def iterates(solver, step, count):
         jax.debug.callback(lambda z: seen.append(np.array(z[0])), z, ordered=True)
         return step(z)
 
-    last = jax.jit(lambda z: unroll_solver(watched, z, solver, rule)[0])(
+    last = compiled(lambda z: unroll_solver(watched, z, solver, rule)[0])(
         np.zeros((1, 8))
     )
     jax.effects_barrier()
@@ -166,7 +166,7 @@ def test_a_map_that_plain_steps_leave_is_solved():
         z, info = uj.equilibrium(affine, grown, 0.0 * x, x, batch_ndim=1, **options)
         return jnp.sum(z**2), (z, info.converged)
 
-    gradient, (z, converged) = jax.jit(jax.grad(loss, has_aux=True))(x)
+    gradient, (z, converged) = compiled(jax.grad(loss, has_aux=True))(x)
     assert converged.all()
     assert relative_error(z, x @ inverse) < 1e-7
     assert relative_error(gradient, 2.0 * x @ inverse @ inverse.T) < 1e-6
@@ -192,7 +192,7 @@ def test_the_adjoint_of_a_general_map_is_a_direct_solve():
     v = draw.normal(size=(len(J), 12))
     v /= np.linalg.norm(v, axis=1, keepdims=True)
     apply = lambda w: jnp.einsum("bij,bj->bi", J, w)
-    w, info = jax.jit(lambda v: fp.gmres().solve(apply, v, 1e-9, 400))(v)
+    w, info = compiled(lambda v: fp.gmres().solve(apply, v, 1e-9, 400))(v)
     left = np.eye(12) - J
     expected = np.linalg.solve(left, v[..., None])[..., 0]
     for row, name in enumerate(SYSTEMS):
@@ -205,7 +205,7 @@ def test_zero_rows_cost_nothing_and_cut_off_rows_say_so():
     J = np.diag(np.linspace(0.0, 0.95, 8)).astype(np.float32)
     v = np.stack([np.zeros(8), np.full(8, 8.0**-0.5)]).astype(np.float32)
     for name in ("gmres", "conjugate_gradient"):
-        w, info = jax.jit(
+        w, info = compiled(
             functools.partial(
                 fp.ADJOINTS[name]().solve, lambda w: w @ J, tol=1e-5, max_steps=4
             )
@@ -221,14 +221,13 @@ def test_endless_conjugate_gradients_end_at_round_off():
     J = np.float32(symmetric(128, 0.999))
     v = gaussian(5, 128, seed=2).astype(np.float32)
     v /= np.linalg.norm(v, axis=1, keepdims=True)
-    w, info = jax.jit(
+    w, info = compiled(
         lambda J, v: fp.conjugate_gradient().solve(lambda w: w @ J, v, 1e-300, 9000)
     )(J, v)
     truth = np.linalg.solve(np.eye(128) - J.astype(np.float64), v.T).T
     assert int(info.steps.max()) < 9000
     assert (
-        np.abs(np.asarray(w) - truth).max()
-        <= 1e4 * np.finfo(np.float32).eps * np.abs(truth).max()
+        np.abs(w - truth).max() <= 1e4 * np.finfo(np.float32).eps * np.abs(truth).max()
     )
 
 
@@ -238,7 +237,7 @@ def test_asymmetry_within_round_off_is_no_asymmetry():
     info = fp.EquilibriumInfo(np.zeros(1, np.float32), *np.zeros((2, 1), np.int32))
     spacings = [float(jnp.finfo(dtype).eps) for dtype in ("float32", "bfloat16")]
 
-    @jax.jit
+    @compiled
     def run(ones):
         return [
             flag_asymmetric(info, lambda w: w @ A, ones, eps).status for eps in spacings
@@ -270,7 +269,7 @@ def test_an_adjoint_rounds_at_the_size_of_its_solution():
         )
         return jnp.sum(z)
 
-    @jax.jit
+    @compiled
     def run(probe):
         return [jax.grad(loss)(probe, size).converged[0] for size in (1e4, 1.0)]
 
@@ -303,7 +302,7 @@ def test_a_tiny_cotangent_keeps_its_accuracy():
         y, pull = jax.vjp(solve, x)
         return [pull(jnp.full_like(y, size))[0] for size in (1.0, 1e-12, 1e-30)]
 
-    @jax.jit
+    @compiled
     def run(x):
         return [pulled(x, name) for name in ("gmres", "conjugate_gradient", None)]
 

@@ -12,12 +12,12 @@ from numpy.testing import assert_allclose
 import unroll_jax as uj
 from tests.fixed_point import problems
 from tests.marks import in_float64, nightly, types_unchecked
-from tests.reference import gaussian, jax_array
+from tests.reference import compiled, gaussian, jax_array
 from unroll_jax.fixed_point import neumann
 
 pytestmark = types_unchecked
 X = jax_array(gaussian(5, 3), np.float32)
-START = jnp.zeros((5, 3))
+START = jax_array(np.zeros((5, 3)), np.float32)
 # what compiles soonest, for steps that contract
 PLAIN = {"tol": 1e-6, "solver": "picard", "adjoint": neumann(60)}
 
@@ -96,7 +96,7 @@ def test_complex_states_are_solved_and_differentiated(forward_mode):
         )
         return jnp.sum(jnp.abs(state["z"]) ** 2) + state["r"], (state, info)
 
-    gradient, (state, info) = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(
+    gradient, (state, info) = compiled(jax.grad(loss, argnums=(0, 1), has_aux=True))(
         A, b
     )
     z = np.linalg.solve(np.eye(3) - A, b)  # of the loss |z|^2 + 2 |z_0|
@@ -121,7 +121,7 @@ def test_keys_are_params_and_aux_has_a_gradient():
         )
         return jnp.sum(aux["product"]), (z, info)
 
-    slope, (z, info) = jax.jit(jax.grad(total, has_aux=True))(0.5)
+    slope, (z, info) = compiled(jax.grad(total, has_aux=True))(0.5)
     drawn = np.asarray(jax.random.normal(jax.random.key(3, impl="rbg"), (3,)))
     assert bool(info.converged)
     assert_allclose(z, 2.0 * drawn, rtol=1e-5)

@@ -7,7 +7,8 @@ import pytest
 
 import unroll_jax as uj
 from tests.fixed_point.problems import relative_error, skew_weights, tanh_step
-from tests.reference import gaussian
+from tests.marks import nightly
+from tests.reference import compiled, gaussian
 from unroll_jax import fixed_point as fp
 
 pytestmark = pytest.mark.usefixtures("x64", "unchecked")
@@ -38,7 +39,7 @@ def implicit_gradient(step, A):
     return z, np.stack(rows)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=nightly)])
 @pytest.mark.parametrize(
     ("solver", "count"),
     [*((solver, 1000) for solver in PROBLEMS), ("anderson", 20), ("anderson", 60)],
@@ -61,7 +62,7 @@ def test_unrolled_steps_have_the_implicit_gradient(solver, count, dtype):
         )
         return jnp.sum(jnp.sin(y)), (y, info.converged)
 
-    slope = jax.jit(jax.vmap(jax.grad(loss, has_aux=True), (None, 0)))
+    slope = compiled(jax.vmap(jax.grad(loss, has_aux=True), (None, 0)))
     starts = np.stack([np.zeros_like(z), z]).astype(dtype)
     gradients, (states, converged) = slope(X.astype(dtype), starts)
     assert converged.all()

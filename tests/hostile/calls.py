@@ -51,7 +51,7 @@ labels: certificates.certified_radius(ones((2, 3)), labels=np.array([0, 3]));
     certificates.certified_radius(ones((2, 3)), labels=np.array([0]))
 images: certificates.space_to_depth(ones((4, 3, 1)), 2); certificates.pool(ones((4, 3, 1)), 2)
 channels: certificates.pad_channels(ones(3), 2)
-rho: uj.attention(rho="gauss"); uj.attention(rho=jax.jit(lambda z: z**2)); uj.attention(rho=lambda z: "a")
+rho: uj.attention(rho="gauss"); uj.attention(rho=lambda z: "a")
 mask: uj.attention(mask="band"); uj.attention(mask=np.triu(np.ones((3,3),bool)));
     uj.attention(mask=np.ones((3,3),bool)).step(P, Y, None)
 W_a: uj.attention(dim=4).step(energies.AttentionParams(np.ones((3, 3))), Y, None)
@@ -109,7 +109,6 @@ y0: uj.equilibrium(half, None, None); uj.equilibrium(half, None, Z + np.nan)
 batch_ndim: solve(batch_ndim=3); uj.equilibrium(lambda p, z, x: z, (), (Z, jnp.zeros((3, 4))), batch_ndim=1)
 probe: solve(batch_ndim=1, probe=fp.zero_probe(3));
     uj.implicit_root(lambda a, z: z, forward_mode=True)(lambda a, z: z)(1.0, ones(3), probe=fp.zero_probe())
-W: uj.equilibrium(uj.opteq(4, 4), energies.OptEqParams(3.0 * W, None, W[0]), Z)
 x: fp.monotone_equilibrium(W, ones(3))
 smoothness: uj.certify(uj.attention(), P, Y, smoothness=-1.0)
 A: certificates.matrix_norm_bound(ones(3))

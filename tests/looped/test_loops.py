@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.reference import jax_array
+from tests.reference import compiled, jax_array
 from unroll_jax.looped import run_loops
 
 WIDTH = 5
@@ -47,7 +47,7 @@ def test_states_are_those_of_a_python_loop(batch, remat, x64):
         run_loops, block, params, h, x, record=lambda h: h, remat=remat
     )
 
-    @jax.jit
+    @compiled
     def run(free, count):
         return loop(loops=count, free=free, most=7)
 
@@ -60,11 +60,12 @@ def test_states_are_those_of_a_python_loop(batch, remat, x64):
             records, states[free + np.minimum(np.arange(8), count)], rtol=1e-12
         )
         chex.assert_trees_all_close(state, states[free + count], rtol=1e-12)
-    narrow = [jnp.asarray(4, dtype) for dtype in ("int8", "uint8", "int32", "uint32")]
+    narrow = [jax_array(4, dtype) for dtype in ("int8", "uint8", "int32", "uint32")]
     known = (0, np.int64(4), *narrow)
-    ends = jax.jit(lambda: [loop(loops=5, free=free) for free in known])()
+    ends = compiled(lambda: [loop(loops=5, free=free) for free in known])()
     for free, (state, records) in zip(known, ends, strict=True):
-        chex.assert_trees_all_close(records, states[free : free + 6], rtol=1e-12)
+        place = int(free)
+        chex.assert_trees_all_close(records, states[place : place + 6], rtol=1e-12)
         chex.assert_trees_all_equal(state, records[-1])
     assert run_loops(block, params, h, x, loops=5)[1] is None
 
@@ -105,7 +106,7 @@ def test_gradients_are_those_through_the_last_loops(traced, x64):
         )
 
     known = () if traced else (1, 2)
-    gradient = jax.jit(jax.grad(loss), static_argnums=known)
+    gradient = compiled(jax.grad(loss), static_argnums=known)
     for free, loops in ((0, 4), (3, 4), (3, 1)):
         expected = truncated_gradient(*operands, free, loops)
         chex.assert_trees_all_close(

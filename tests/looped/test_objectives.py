@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from tests.reference import gaussian
+from tests.reference import compiled, gaussian
 from unroll_jax.looped import (
     path_independence,
     sample_far_start,
@@ -27,7 +27,7 @@ def test_draws_have_their_distributions():
     share of all; and segments."""
     huginn = functools.partial(sample_loops, distribution="log_normal_poisson")
 
-    @jax.jit
+    @compiled
     @jax.vmap
     def draw(key):
         loops = sample_loops(key, 6, least=2), huginn(key, 64, least=10, mean=32.0)
@@ -37,7 +37,7 @@ def test_draws_have_their_distributions():
             jnp.stack(sample_segment(key, 5)),
         )
 
-    uniform, cut, far, segments = map(np.asarray, draw(KEYS))
+    uniform, cut, far, segments = draw(KEYS)
     counts = np.bincount(uniform, minlength=7)
     assert counts[:2].sum() == 0
     assert np.abs(counts[2:] / len(KEYS) - 0.2).max() < 0.03
@@ -80,7 +80,7 @@ def test_path_independence_is_the_mean_cosine_with_the_first_end(x64):
         return (u * v).sum(1) / np.linalg.norm(u, axis=1) / np.linalg.norm(v, axis=1)
 
     expected = np.mean([cosine(joined[0], other) for other in joined[1:]], axis=0)
-    agreement = jax.jit(path_independence)
+    agreement = compiled(path_independence)
     chex.assert_trees_all_close(agreement(states), expected, rtol=1e-12)
     for scale in (1e-200, 1e200):  # whose squares leave the range of float64
         chex.assert_trees_all_close(
@@ -98,7 +98,7 @@ def test_steps_are_root_mean_squares_of_differences(shape, batch_ndim, x64):
     expected = np.linalg.norm(rows[1:] - rows[:-1], axis=-1) / np.sqrt(rows.shape[-1])
     measure = functools.partial(step_sizes, batch_ndim=batch_ndim)
     gradient = jax.grad(lambda states: measure(states).sum())
-    sizes, at_rest = jax.jit(
+    sizes, at_rest = compiled(
         lambda states: (measure(states), gradient(jnp.ones_like(states)))
     )(states)
     chex.assert_trees_all_close(sizes, expected, rtol=1e-6)

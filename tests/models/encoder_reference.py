@@ -78,7 +78,7 @@ def layer_norm_first(params, y, config, factors=(1.0, 1.0)):
 
 def of_layer(layers, place):
     return {
-        name: {key: leaf[place] for key, leaf in part.items()}
+        name: {key: np.asarray(leaf)[place] for key, leaf in part.items()}
         for name, part in layers.items()
     }
 

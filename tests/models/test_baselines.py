@@ -13,7 +13,7 @@ from tests.energies.opteq_reference import conv_matrix
 from tests.marks import in_float64, nightly
 from tests.models.deep_opteq_by_hand import logits_by_hand
 from tests.models.drawing import drawn, float64, normal
-from tests.reference import jax_array
+from tests.reference import compiled, jax_array
 from unroll_jax.models import FeedForwardNetwork, NeuralODE
 
 
@@ -48,7 +48,7 @@ def test_the_neural_ode_ends_where_scipy_says(image, augment):
     )
     x = normal(2, *(image or ()), 2)
     params = drawn(model, x, scale=0.4)
-    (logits, info), kept = jax.jit(
+    (logits, info), kept = compiled(
         lambda params: model.apply(params, x, mutable="intermediates")
     )(params)
     assert info is None
@@ -68,10 +68,8 @@ def test_the_neural_ode_ends_where_scipy_says(image, augment):
         )
         end = solved.y[:, -1].reshape(start.shape)
         assert np.linalg.norm(end - start) > 0.1
-        assert_allclose(
-            np.asarray(kept["intermediates"]["end"][0])[row], end, atol=1e-7
-        )
-        assert_allclose(np.asarray(logits)[row], logits_by_hand(params, end), atol=1e-7)
+        assert_allclose(kept["intermediates"]["end"][0][row], end, atol=1e-7)
+        assert_allclose(logits[row], logits_by_hand(params, end), atol=1e-7)
 
 
 @nightly
@@ -89,7 +87,7 @@ def test_more_steps_than_allowed_are_an_error():
     model = NeuralODE(2, convolutional=False, tol=1e-6, max_steps=1)
     x = jax_array(np.ones((1, 3), np.float32))
     with pytest.raises(RuntimeError, match="maximum number of solver steps"):
-        jax.block_until_ready(jax.jit(model.apply)(drawn(model, x, scale=3.0), x))
+        jax.block_until_ready(compiled(model.apply)(drawn(model, x, scale=3.0), x))
 
 
 @in_float64
@@ -107,7 +105,7 @@ def test_the_plain_network_is_its_layers_one_after_the_other(image):
     xs = [normal(*batch, *(image or ()), 2) for batch in batches]
     params = drawn(model, xs[0])
     weights = float64(params["params"])
-    outputs = jax.jit(lambda params: [model.apply(params, x) for x in xs])(params)
+    outputs = compiled(lambda params: [model.apply(params, x) for x in xs])(params)
 
     def by_hand(z):
         for name in ("features", "layer_1", "layer_2"):

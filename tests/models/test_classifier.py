@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 from tests.marks import in_float64, nightly
 from tests.models.drawing import drawn, float64
 from tests.models.test_encoder import SMALL, random_params, random_tokens
-from tests.reference import jax_array
+from tests.reference import compiled, jax_array
 from unroll_jax.models import (
     Classifier,
     Encoder,
@@ -39,7 +39,7 @@ def test_logits_are_those_of_the_head_at_every_output(pooling, hidden):
     params = random_params(model)
     inside = {"params": params["params"]["encoder"]}
 
-    @jax.jit
+    @compiled
     def run(params, inside):
         return (
             model.apply(params, tokens, mask),
@@ -48,7 +48,7 @@ def test_logits_are_those_of_the_head_at_every_output(pooling, hidden):
 
     logits, outputs = run(params, inside)
     head = float64(params)["params"]["head"]
-    pooled = pooled_by_hand(np.asarray(outputs), pooling)
+    pooled = pooled_by_hand(outputs, pooling)
     if hidden is not None:
         pooled = np.tanh(pooled @ head["hidden"]["kernel"] + head["hidden"]["bias"])
     expected = pooled @ head["logits"]["kernel"] + head["logits"]["bias"]
@@ -71,7 +71,7 @@ def test_record_sees_logits_of_each_layer_with_gradients(
     tokens = random_tokens(2, 5)
     given = (tokens, jax_array(np.ones((2, 5), bool)))
 
-    @jax.jit
+    @compiled
     def run(params):
         logits, pull = jax.vjp(lambda params: model.apply(params, *given), params)
         best = model.apply(params, *given, record=lambda y: jnp.max(y, axis=-1))

@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from tests.marks import in_float64, nightly
 from tests.models import decoder_reference
 from tests.models.drawing import drawn, float64, normal
-from tests.reference import gaussian, jax_array
+from tests.reference import compiled, gaussian, jax_array
 from unroll_jax.models import (
     Decoder,
     DecoderConfig,
@@ -99,7 +99,7 @@ def test_all_outputs_and_logits_equal_the_reference(kind):
         "perturbation": np.asarray(normal(7, 8)),
     }
 
-    @jax.jit
+    @compiled
     def run(params):
         states = model.apply(params, tokens, **jax.tree.map(jnp.asarray, inputs))
         return states, decoder_logits(config, params["params"], states)
@@ -151,7 +151,7 @@ def test_packed_texts_have_the_outputs_and_gradients_they_have_alone():
         states = model.apply(params, packed, segments=segments)[:, 0, :8]
         return jnp.sum(weight * jnp.sin(states)), states
 
-    expected, actual = jax.jit(
+    expected, actual = compiled(
         lambda params: [
             jax.value_and_grad(run, has_aux=True)(params) for run in (alone, together)
         ]
@@ -168,7 +168,7 @@ def test_decoding_token_by_token_equals_the_reference(kind):
     params = random_params(Decoder(config, param_dtype=jnp.float64))
     tokens = random_tokens(1, 4)
 
-    @jax.jit
+    @compiled
     def run(cache, token, place):
         return decode(config, params["params"], token, cache, place)
 
@@ -187,7 +187,7 @@ def test_a_token_beyond_the_capacity_overwrites_none():
     params = random_params(Decoder(SMALL))["params"]
     cache = empty_cache(SMALL, 1, 3)
 
-    @jax.jit
+    @compiled
     def run(cache, positions):
         return decode(SMALL, params, random_tokens(1, 2), cache, positions)[1]
 
@@ -221,7 +221,7 @@ def test_changes_beside_kernels_are_changes_of_the_kernels():
     tokens = random_tokens(1, 5)
     rng = np.random.default_rng(0)
     params = random_params(model)["params"]
-    changes = jax.jit(lambda key: low_rank_changes(key, SMALL, rank=2))(
+    changes = compiled(lambda key: low_rank_changes(key, SMALL, rank=2))(
         jax.random.key(0)
     )
     assert sorted(changes) == [
@@ -247,7 +247,7 @@ def test_changes_beside_kernels_are_changes_of_the_kernels():
             + np.asarray(weights["compress"]) @ expand
         }
 
-    @jax.jit
+    @compiled
     def run(params, moved):
         outputs = [
             model.apply({"params": params}, tokens, changes=given)
@@ -278,7 +278,7 @@ def test_positions_of_small_integers_are_written_to_their_slots():
     params = drawn(Decoder(config), ONE)["params"]
     cache = empty_cache(config, batch=1, capacity=300)
 
-    @jax.jit
+    @compiled
     def written(places):
         return decode(config, params, jax_array([[5, 6, 7]]), cache, places)[1]
 

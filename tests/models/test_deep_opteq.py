@@ -19,7 +19,7 @@ from tests.models.deep_opteq_by_hand import (
     start,
     vectors,
 )
-from tests.reference import jax_array
+from tests.reference import compiled, jax_array
 from unroll_jax import fixed_point as fp
 from unroll_jax.certificates import spectral_normalise
 from unroll_jax.energies.equilibrium.regularisers import decorrelation, half_square
@@ -65,7 +65,7 @@ def test_max_norm_scales_large_weights_down_and_leaves_small_ones():
     def logits(params):
         return [model.apply(params, x)[0] for model in (free, *kept)]
 
-    (_, plain, expected), *others = jax.jit(lambda each: jax.lax.map(logits, each))(
+    (_, plain, expected), *others = compiled(lambda each: jax.lax.map(logits, each))(
         each
     )
     for large, small, _ in others:
@@ -133,9 +133,9 @@ def test_logits_are_read_from_the_equilibrium(draw, options):
 def test_a_failure_is_reported_but_not_in_init():
     model = DeepOptEq(num_classes=3, **VECTORS, max_steps=1, on_failure="error")
     x = vectors(2, dtype=jnp.float32)
-    params = jax.block_until_ready(jax.jit(model.init)(jax.random.key(0), x))
+    params = jax.block_until_ready(compiled(model.init)(jax.random.key(0), x))
     with pytest.raises(jax.errors.JaxRuntimeError, match="2 of 2 examples failed"):
-        jax.block_until_ready(jax.jit(model.apply)(params, x))
+        jax.block_until_ready(compiled(model.apply)(params, x))
 
 
 @in_float64
@@ -185,7 +185,7 @@ def test_averaged_steps_are_those_of_equation_10():
     models = {name: DeepOptEq(**options, **way) for name, (_, _, way) in ways.items()}
     x = vectors(1)
     params = start(models["default"], x)
-    outputs = jax.jit(
+    outputs = compiled(
         lambda params: {
             name: model.apply(params, x)[0] for name, model in models.items()
         }
@@ -202,7 +202,7 @@ def test_averaged_steps_are_those_of_equation_10():
                 + (1.0 - beta) * moved
             )
         assert_allclose(
-            np.asarray(outputs[name])[0],
+            outputs[name][0],
             logits_by_hand(params, z),
             atol=1e-12,
             err_msg=name,

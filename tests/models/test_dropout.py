@@ -16,6 +16,7 @@ from tests.models import (
     test_vit,
 )
 from tests.models.drawing import drawn, float64, normal
+from tests.reference import compiled
 from unroll_jax.models import Classifier, Decoder, Encoder, ViT
 from unroll_jax.models.dropout import dropout
 from unroll_jax.models.encoder_layer import EncoderLayer
@@ -64,28 +65,32 @@ def test_a_row_drops_by_its_key_whatever_its_batch(name):
     model = make(config, dropout=RATE)
     params = drawn(model, x)
 
-    @jax.jit
+    @compiled
     def run(x, key):
         return model.apply(params, x, dropout_key=key)
 
-    states = np.asarray(run(x, rows_of_keys(5, 6, 5)))
-    same = np.asarray(run(x[::-1], rows_of_keys(5, 6, 5)[::-1]))[:, ::-1]
+    states = run(x, rows_of_keys(5, 6, 5))
+    same = run(x[::-1], rows_of_keys(5, 6, 5)[::-1])[:, ::-1]
     assert_allclose(same, states, rtol=1e-5, atol=1e-6)
-    other = np.asarray(run(x, rows_of_keys(5, 7, 5)))
+    other = run(x, rows_of_keys(5, 7, 5))
     differs = np.abs(other - states).max((0, 2, 3)) > 1e-3
     assert differs.tolist() == [False, True, False]
     # one key for all rows draws each of them for itself
     repeated = jnp.broadcast_to(x[:1], x.shape)
-    rows = np.asarray(run(repeated, jax.random.key(5)))
+    rows = run(repeated, jax.random.key(5))
     assert np.abs(rows[-1, 0] - rows[-1, 1]).max() > 1e-3
     assert np.isfinite(rows).all()
 
 
 def test_values_are_dropped_at_the_rate_and_others_scaled():
-    values = jnp.ones((4, 50, 100))
-    drop = dropout(jax.random.key(0), RATE, values.shape)
-    first = np.asarray(drop(0, values))
-    second = np.asarray(drop(1, values))
+    values = np.ones((4, 50, 100), np.float32)
+
+    @compiled
+    def run(values):
+        drop = dropout(jax.random.key(0), RATE, values.shape)
+        return drop(0, values), drop(1, values), drop(0, values.astype(jnp.bfloat16))
+
+    first, second, half = run(values)
     assert_allclose(np.unique(first), [0.0, 1 / (1 - RATE)], rtol=1e-6)
     error = np.sqrt(RATE / (1 - RATE) / values.size)  # of the mean
     assert abs(first.mean() - 1.0) < 5 * error
@@ -93,9 +98,8 @@ def test_values_are_dropped_at_the_rate_and_others_scaled():
     assert abs(share - RATE**2) < 5 * np.sqrt(RATE**2 / values.size)
     # columns and rows are drawn alike
     assert (first == 0).mean((0, 1)).std() < 0.05
-    half = drop(0, values.astype(jnp.bfloat16))
     assert half.dtype == jnp.bfloat16
-    assert_array_equal(np.asarray(half == 0), first == 0)
+    assert_array_equal(half == 0, first == 0)
 
 
 @in_float64
@@ -113,7 +117,7 @@ def test_layers_drop_the_outputs_of_both_parts():
     ):
         layer = EncoderLayer(config, jnp.float64, jnp.float64, norm_first)
         params = drawn(layer, y, None)
-        actual = jax.jit(lambda p, layer=layer: layer.apply(p, y, None, drop))(params)
+        actual = compiled(lambda p, layer=layer: layer.apply(p, y, None, drop))(params)
         weights = float64(params)["params"]
         expected = reference(weights, np.asarray(y), config, factors)
         assert_allclose(actual, expected, rtol=1e-10, atol=1e-11)
@@ -123,7 +127,7 @@ def test_layers_drop_the_outputs_of_both_parts():
     params = test_decoder.random_params(model)["params"]["layers"]
     weights = encoder_reference.of_layer(params, 1)
 
-    @jax.jit
+    @compiled
     def run(weights):
         angles = rotation(config, jnp.arange(5), jnp.float64)
         mask = causal_mask(jnp.zeros(5, jnp.int32))
@@ -144,7 +148,7 @@ def test_every_layer_drops_by_its_own_draw():
     down = params["params"]["layers"]["down"]
     params["params"]["layers"]["down"] = jax.tree.map(jnp.zeros_like, down)
     key = jax.random.key(0)
-    states = jax.jit(lambda p: model.apply(p, tokens, dropout_key=key))(params)
+    states = compiled(lambda p: model.apply(p, tokens, dropout_key=key))(params)
     is_dropped = np.asarray(states[1:] == states[:-1])
     assert is_dropped.shape == (3, 64, 9, 8)
     assert_allclose(is_dropped.mean((1, 2, 3)), RATE, atol=0.04)
@@ -158,7 +162,7 @@ def test_a_classifier_passes_the_key_to_its_encoder():
     model = Classifier(Encoder(config, dropout=RATE), 4)
     params = drawn(model, tokens)
 
-    @jax.jit
+    @compiled
     def run(key):
         return model.apply(params, tokens, dropout_key=key)
 

@@ -11,6 +11,7 @@ import unroll_jax as uj
 from tests.energies.dust_reference import coding_step, mixing_step
 from tests.marks import in_float64, nightly
 from tests.models.drawing import drawn, float64, normal
+from tests.reference import compiled
 from unroll_jax.energies import cosine_dictionary
 from unroll_jax.models import DUST, dictionary_bases
 from unroll_jax.perturbations import lost_layer
@@ -68,7 +69,7 @@ def test_all_outputs_equal_the_reference_also_without_a_layer(
     x = normal(TOKENS, DIM)
     params = drawn(model, x)
 
-    @jax.jit
+    @compiled
     def run(lost):
         return model.apply(params, x, perturb=lost_layer(lost))
 
@@ -93,7 +94,7 @@ def test_layer_0_is_the_input_for_tight_frames():
     x = normal(TOKENS, DIM)
     for atoms in (4, 16):  # orthonormal, and four times overcomplete
         model = DUST(DIM, atoms, 1, param_dtype=jnp.float64)
-        outputs = jax.jit(lambda key, model=model: model.apply(model.init(key, x), x))(
+        outputs = compiled(lambda key, model=model: model.apply(model.init(key, x), x))(
             jax.random.key(0)
         )
         # The bound of |D|_2^2 is above it by most here, where all singular values are

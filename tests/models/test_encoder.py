@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 from tests.marks import in_float64, nightly
 from tests.models import encoder_reference
 from tests.models.drawing import drawn, float64, normal
-from tests.reference import jax_array
+from tests.reference import compiled, jax_array
 from unroll_jax.models import Encoder, EncoderConfig
 from unroll_jax.models.encoder_layer import ACTIVATIONS
 
@@ -73,7 +73,7 @@ def test_all_outputs_equal_the_reference(kind):
         ),
         "perturbation": np.asarray(normal(7, config.dim)),
     }
-    outputs = jax.jit(model.apply)(params, tokens, **inputs)
+    outputs = compiled(model.apply)(params, tokens, **inputs)
     expected = encoder_reference.outputs(
         float64(params)["params"], tokens, config, **inputs
     )
@@ -84,7 +84,7 @@ def test_all_outputs_equal_the_reference(kind):
 @in_float64
 def test_every_activation_is_the_one_of_its_name():
     x = np.linspace(-6.0, 6.0, 101)
-    values = jax.jit(
+    values = compiled(
         lambda x: {name: activation(x) for name, activation in ACTIVATIONS.items()}
     )(x)
     for name, value in values.items():
@@ -98,7 +98,7 @@ def test_without_a_mask_only_padding_is_absent():
     mask = jax_array(np.arange(6) < np.array([[6], [4]]))
     tokens = jax_array(np.where(mask, random_tokens(2, 6), 1))
 
-    @jax.jit
+    @compiled
     def both(params):
         return (model.apply(params, tokens), model.apply(params, tokens, mask))
 
@@ -109,7 +109,7 @@ def test_without_a_mask_only_padding_is_absent():
 def test_a_row_of_padding_alone_has_finite_outputs_and_gradients():
     model = Encoder(SMALL, unroll=1)
     tokens = jax_array([[3] * 5, [0] * 5])
-    results = jax.jit(
+    results = compiled(
         jax.value_and_grad(lambda p: jnp.sum(model.apply(p, tokens) ** 2))
     )(random_params(model))
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(results))

@@ -26,7 +26,7 @@ from tests.models import (
 )
 from tests.models import test_unrolled_transformer as ut
 from tests.models.drawing import drawn, float64, moved, normal, vdot
-from tests.reference import gaussian, jax_array
+from tests.reference import compiled, gaussian, jax_array
 from unroll_jax.models import (
     DUST,
     LISTA,
@@ -140,7 +140,7 @@ def test_outputs_gradients_records_and_perturbations_equal_the_reference(
 
     record = lambda y: (y, jnp.mean((y - 1.0) ** 2, axis=(-2, -1)), jnp.max(y))
 
-    @jax.jit
+    @compiled
     def run(params, lost, noise):
         lose = lost_layer(lost)
         shake = layer_noise(jax.random.key(1, impl="rbg"), noise)
@@ -160,7 +160,7 @@ def test_outputs_gradients_records_and_perturbations_equal_the_reference(
             pull((jnp.asarray(weight), *map(jnp.zeros_like, records[1:])))[0],
         )
 
-    (outputs, losses, largest), gradient = jax.device_get(run(params, 0, 0.0))
+    (outputs, losses, largest), gradient = run(params, 0, 0.0)
     if name != "encoder":
         lost, noisy = (
             np.asarray(run(params, *each)[0][0]) for each in ((2, 0.0), (0, 0.1))
@@ -256,8 +256,8 @@ def test_padding_changes_neither_outputs_nor_gradients_of_real_tokens(name):
         real = outputs[:, :, places] if outputs.ndim == 4 else outputs
         return jnp.sum(jnp.sin(real)), real
 
-    run = jax.jit(jax.value_and_grad(loss, has_aux=True))
-    plain = jax.jit(loss)
+    run = compiled(jax.value_and_grad(loss, has_aux=True))
+    plain = compiled(loss)
 
     def shifted(distance):
         weights = moved(params, direction, distance)
@@ -293,7 +293,7 @@ def test_bfloat16_layers_keep_float32_parameters_outputs_and_records(name):
     wide = case.make(unroll=1)
     x = case.draw(2)
     params = drawn(narrow, x, scale=0.2)
-    outputs, expected = jax.jit(
+    outputs, expected = compiled(
         lambda params: (narrow.apply(params, x), wide.apply(params, x))
     )(params)
 
@@ -305,7 +305,7 @@ def test_bfloat16_layers_keep_float32_parameters_outputs_and_records(name):
     assert {leaf.dtype for leaf in leaves} == {jnp.dtype(jnp.float32)}
     assert_allclose(outputs, expected, atol=0.05 * float(jnp.max(jnp.abs(expected))))
     # it did compute in bfloat16
-    assert np.any(np.asarray(outputs)[1:] != np.asarray(expected)[1:])
+    assert np.any(outputs[1:] != expected[1:])
     if jnp.issubdtype(x.dtype, jnp.floating):  # narrow inputs are read out wide
         assert (
             jax.eval_shape(wide.apply, params, x.astype(jnp.bfloat16)).dtype
@@ -391,7 +391,7 @@ def test_tokens_of_every_integer_type_are_the_same_numbers(name):
     options = {"encoder": "token_types", "decoder": "segments"}
     ones = {options[name]: jnp.ones_like(tokens)} if name in options else {}
 
-    @jax.jit
+    @compiled
     def apply(params):
         def of(kind):
             given = {key: value.astype(kind) for key, value in ones.items()}
@@ -408,6 +408,6 @@ def test_tokens_of_every_integer_type_are_the_same_numbers(name):
 def test_a_token_that_the_vocabulary_lacks_is_nan(name):
     model = READERS[name]
     tokens = np.array([[5, 6, -1], [5, 6, 300]], np.int32)
-    outputs = jax.jit(model.apply)(drawn(model, jnp.asarray(tokens)), tokens)
-    rows = np.asarray(outputs).reshape(len(outputs), 2, -1)
+    outputs = compiled(model.apply)(drawn(model, jnp.asarray(tokens)), tokens)
+    rows = outputs.reshape(len(outputs), 2, -1)
     assert np.isnan(rows[0]).any(axis=-1).all()

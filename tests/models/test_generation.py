@@ -13,6 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from tests.marks import in_float64, nightly
 from tests.models import decoder_reference
 from tests.models.drawing import drawn, float64
+from tests.reference import compiled, jax_array
 from unroll_jax.models import (
     NO_TOKEN,
     Decoder,
@@ -99,7 +100,9 @@ def test_each_row_ends_with_its_first_stop():
     )
     assert not (whole == 29).any()
     stop = int(whole[1, 2])
-    answers = generate(SMALL, params, PROMPTS, max_tokens=COUNT, stops=[stop])
+    answers = jax.device_get(
+        generate(SMALL, params, PROMPTS, max_tokens=COUNT, stops=[stop])
+    )
     for row, answer in enumerate(whole.tolist()):
         kept = answer[: answer.index(stop) + 1] if stop in answer else answer
         assert answers.tokens[row].tolist() == kept + [NO_TOKEN] * (COUNT - len(kept))
@@ -139,22 +142,28 @@ def test_the_longest_prompt_that_has_room_is_answered():
 def test_a_row_is_drawn_by_its_own_key():
     """JAX's own vmap draws by the first key of a batch, for this implementation."""
     params = small_params()
-    keys = row_keys(jax.random.key(2, impl="rbg"), 3)
+
+    @jax.jit
+    def pairs(key):
+        keys = row_keys(key, 3)
+        return keys[:2], keys[1::-1], keys[1:]
+
+    first, reverse, others = pairs(jax.random.key(2, impl="rbg"))
     for run in (generate, functools.partial(speculate, exit_layer=2, draft_length=2)):
         answer = functools.partial(
             run, SMALL, params, max_tokens=3, temperature=1.5, noise=0.3, top_p=0.95
         )
-        together = answer(PROMPTS[:2], key=keys[:2]).tokens
-        alone = answer(PROMPTS[1:2], key=keys[1:2]).tokens
-        assert_array_equal(alone[0], together[1])
-        others = answer(PROMPTS[:2], key=keys[1:]).tokens
-        assert (others != together).any(axis=1).all()
+        together = np.asarray(answer(PROMPTS[:2], key=first).tokens)
+        swapped = answer(PROMPTS[1::-1], key=reverse).tokens
+        assert_array_equal(swapped, together[::-1])
+        changed = np.asarray(answer(PROMPTS[:2], key=others).tokens)
+        assert (changed != together).any(axis=1).all()
 
 
 def test_every_key_gives_a_row_numbers_in_any_batch():
     places = jnp.arange(3)[None]
 
-    @jax.jit
+    @compiled
     def draw(key):
         keys = row_keys(key, 4)
         together = position_noise(keys, jnp.tile(places, (4, 1)), 2)
@@ -169,7 +178,9 @@ def test_every_key_gives_a_row_numbers_in_any_batch():
 
 
 def with_nan(params):
-    return params | {"embedding": params["embedding"].at[5].set(jnp.nan)}
+    embedding = np.array(params["embedding"])
+    embedding[5] = np.nan
+    return params | {"embedding": embedding}
 
 
 RUNS = {
@@ -193,7 +204,7 @@ def test_logits_that_are_not_finite_are_an_error_or_marked(run, options):
     config = dataclasses.replace(SMALL, tied=False)
     params["head"] = {"embedding": small_params(1)["embedding"]}
 
-    @jax.jit
+    @compiled
     def answer(params):
         return run(config, params, [[1, 2], [5]], max_tokens=3, **options)
 
@@ -210,7 +221,7 @@ def test_small_temperatures_take_the_likeliest_token():
     logits = np.stack([LOGITS, 1e37 * LOGITS]).astype(np.float32)
     samplings = [Sampling(temperature) for temperature in (1e-30, 1e-300)]
 
-    @jax.jit
+    @compiled
     def read(logits):
         return [log_probabilities(logits, s) for s in samplings]
 
@@ -245,7 +256,7 @@ SAMPLINGS = [
 def test_probabilities_are_sharpened_and_cut():
     logits = np.stack([LOGITS, LOGITS[::-1]]).astype(np.float32)
 
-    @jax.jit
+    @compiled
     def read(logits):
         return [log_probabilities(logits, s) for s, _ in SAMPLINGS]
 
@@ -258,20 +269,23 @@ def test_probabilities_are_sharpened_and_cut():
 def test_tokens_are_drawn_with_their_probabilities():
     rows = 4000
     sampling = Sampling(1.0, top_k=4)
-    logits = jnp.broadcast_to(jnp.asarray(LOGITS, jnp.float32), (rows, 5))
-    keys = row_keys(jax.random.key(3), rows)
-    tokens = jax.jit(
-        lambda keys: next_tokens(logits, sampling, keys, jnp.zeros(rows, int))
-    )(keys)
+    logits = jax_array(np.tile(LOGITS, (rows, 1)), jnp.float32)
+
+    @compiled
+    def draw(key):
+        keys = row_keys(key, rows)
+        numbers = [
+            jax.random.uniform(
+                position_keys(keys[:1], stream, jnp.zeros((1, 1), int))[0, 0]
+            )
+            for stream in Stream
+        ]
+        return next_tokens(logits, sampling, keys, jnp.zeros(rows, int)), numbers
+
+    tokens, numbers = draw(jax.random.key(3))
     expected = cut(np.exp(LOGITS), {0, 1, 2, 3})
     shares = np.bincount(tokens, minlength=5) / rows
     # four standard deviations at most
     assert_allclose(shares, expected, atol=4 * np.sqrt(0.25 / rows))
     assert shares[4] == 0.0
-    numbers = [
-        jax.random.uniform(
-            position_keys(keys[:1], stream, jnp.zeros((1, 1), int))[0, 0]
-        )
-        for stream in Stream
-    ]
     assert len(set(map(float, numbers))) == len(Stream)

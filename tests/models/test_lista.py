@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 from tests.energies.dust_reference import coding_step, soft
 from tests.marks import in_float64
 from tests.models.drawing import drawn, float64, normal
-from tests.reference import gaussian
+from tests.reference import compiled, gaussian
 from unroll_jax.energies import cosine_dictionary
 from unroll_jax.models import LISTA
 
@@ -34,7 +34,7 @@ def test_initially_its_layers_are_the_iterates_of_ista(given):
     model = LISTA(
         DIM, ATOMS, LAYERS, sparsity=SPARSITY, param_dtype=jnp.float64, **options
     )
-    actual = jax.jit(lambda key: model.apply(model.init(key, x), x))(jax.random.key(0))
+    actual = compiled(lambda key: model.apply(model.init(key, x), x))(jax.random.key(0))
     codes = [np.zeros((5, ATOMS))]
     for _ in range(LAYERS):
         codes.append(coding_step(codes[-1], D, np.asarray(x), SPARSITY))
@@ -49,5 +49,5 @@ def test_codes_start_as_given_and_thresholds_are_positive():
     start = normal(2, 5, ATOMS, seed=3)
     params = drawn(model, x)
     assert np.min(params["params"]["layers"].theta) < 0.0
-    codes = jax.jit(model.apply)(params, x, start)
+    codes = compiled(model.apply)(params, x, start)
     assert_allclose(codes, reference_codes(params, x, start), rtol=1e-12, atol=1e-13)

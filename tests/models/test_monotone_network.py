@@ -8,6 +8,7 @@ from numpy.testing import assert_allclose
 
 from tests.marks import in_float64
 from tests.models.drawing import drawn, normal
+from tests.reference import compiled
 from unroll_jax import fixed_point as fp
 from unroll_jax.fixed_point.monotone import monotone_product
 from unroll_jax.models import MonotoneOperatorNetwork
@@ -65,7 +66,7 @@ def test_images_are_padded_and_pooled_by_windows_around_their_equilibrium():
     x = normal(2, 4, 6, 1)
     params = start(model, x)
 
-    @jax.jit
+    @compiled
     def run(params):
         (logits, _), kept = model.apply(params, x, mutable="intermediates")
         z = kept["intermediates"]["equilibrium"][0]

@@ -12,6 +12,7 @@ from tests.fixed_point.problems import relative_error
 from tests.marks import in_float64, nightly
 from tests.models.deep_opteq_by_hand import start
 from tests.models.drawing import drawn, normal
+from tests.reference import compiled
 from unroll_jax.models import (
     BehindStem,
     DeepOptEqSegmenter,
@@ -130,7 +131,7 @@ def test_a_classifier_behind_a_stem_sees_features_of_the_stem():
     features = behind_stem(np.asarray(x)[0], weights)
     (inside,) = [weights[name] for name in weights if name != "stem"]
 
-    @jax.jit
+    @compiled
     def run(params, features):
         return (
             model.apply(params, x),
@@ -152,7 +153,7 @@ def test_a_classifier_behind_a_stem_sees_features_of_the_stem():
 def test_bfloat16_states_keep_float32_parameters_and_logits(wide, shape):
     narrow = wide.clone(dtype=jnp.bfloat16)
     x = normal(*shape, dtype=jnp.float32)
-    params = jax.jit(narrow.init)(jax.random.key(0), x)
+    params = compiled(narrow.init)(jax.random.key(0), x)
 
     @jax.jit
     def run(params):

@@ -13,6 +13,7 @@ from tests.marks import nightly
 from tests.models import decoder_reference
 from tests.models.drawing import float64
 from tests.models.test_generation import PROMPTS, SMALL, small_params
+from tests.reference import compiled
 from unroll_jax.models import DecoderConfig, generate, speculate
 from unroll_jax.models.language.verification import judge_draft
 
@@ -67,7 +68,7 @@ def test_the_rule_leaves_the_distribution_of_the_target_exactly():
     """One drafted token, just below and just above its ratio p / q: each stands, or
     one is drawn in its place."""
     target = np.array([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6]])
-    judge = jax.jit(judge_draft)
+    judge = compiled(judge_draft)
     logs = jnp.asarray(np.log(target), jnp.float32)[None]
     for draft in (np.array([0.2, 0.5, 0.3]), np.array([0.9, 0.05, 0.05]), target[0]):
         outputs = np.zeros(3)

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from tests import reference
 from tests.marks import in_float64
 from tests.models.drawing import drawn, float64, normal
-from tests.reference import gaussian, jax_array
+from tests.reference import compiled, gaussian, jax_array
 from unroll_jax.models import UnrolledClassifier, UnrolledTransformer
 
 DIM, LENGTH, LAYERS = 4, 5, 3
@@ -43,7 +43,7 @@ def test_without_self_loops_tokens_attend_to_others_or_nothing():
     def apply(mask):
         return model.apply(params, x, mask)
 
-    plain, masked = jax.jit(lambda masks: (apply(None), jax.lax.map(apply, masks)))(
+    plain, masked = compiled(lambda masks: (apply(None), jax.lax.map(apply, masks)))(
         np.stack(masks)
     )
     V, W, U = (np.asarray(leaf[0]) for leaf in params["params"]["layers"])
@@ -55,7 +55,7 @@ def test_without_self_loops_tokens_attend_to_others_or_nothing():
             mixed = weights / weights.sum() @ rows[others] if others else np.zeros(DIM)
             expected = np.maximum(mixed @ (W + W.T) / 2 + rows[token] @ U, 0.0)
             assert_allclose(outputs[1, token], expected, rtol=1e-10, atol=1e-12)
-    single = jax.jit(model.apply)(params, x[:1])[1]
+    single = compiled(model.apply)(params, x[:1])[1]
     assert_allclose(single, np.maximum(rows[:1] @ U, 0.0), rtol=1e-10, atol=1e-12)
 
 
@@ -92,7 +92,7 @@ def test_a_padded_batch_gives_the_logits_of_each_text(positions):
     model = classifier(max_positions=positions)
     noise = gaussian(2, 5, DIM)
     variables = drawn(model, *GIVEN)
-    actual = jax.jit(model.apply)(
+    actual = compiled(model.apply)(
         variables, *GIVEN, perturbation=jnp.asarray(noise, jnp.float32)
     )
     expected = reference_logits(variables, noise, positions=positions is not None)
@@ -105,7 +105,7 @@ def test_only_frozen_embeddings_get_no_gradient():
     }
     noise = np.zeros((*TOKENS.shape, DIM), np.float32)
 
-    @jax.jit
+    @compiled
     def run(variables, noise):
         def loss(variables, noise, model):
             return jnp.sum(jnp.sin(model.apply(variables, *GIVEN, perturbation=noise)))

@@ -13,6 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from tests.marks import in_float64, nightly
 from tests.models import encoder_reference
 from tests.models.drawing import drawn, float64, normal
+from tests.reference import compiled
 from unroll_jax.models import ViT, ViTConfig
 from unroll_jax.models.vit_parts import READINGS
 
@@ -70,7 +71,7 @@ def test_all_outputs_equal_the_reference(case):
     model = ViT(config, param_dtype=jnp.float64)
     x = frames(dtype=jnp.float64)
     params = random_params(model)
-    actual = jax.jit(model.apply)(params, x)
+    actual = compiled(model.apply)(params, x)
     assert_allclose(
         actual, reference_outputs(params, np.asarray(x), config), rtol=1e-11, atol=1e-12
     )
@@ -86,7 +87,7 @@ def test_layer_0_starts_as_the_noisy_input(
         unroll=1,
     )
     x = frames(2)
-    outputs, params = jax.jit(lambda key: model.init_with_output(key, x))(
+    outputs, params = compiled(lambda key: model.init_with_output(key, x))(
         jax.random.key(0)
     )
     kernels = params["params"]["layers"]["hidden"]["kernel"]
@@ -107,7 +108,7 @@ def test_masked_patches_change_neither_outputs_nor_gradients_of_the_others():
         outputs = model.apply(params, x, jnp.asarray(mask))[:, mask]
         return jnp.sum(jnp.sin(outputs)), outputs
 
-    run = jax.jit(jax.value_and_grad(loss, has_aux=True))
+    run = compiled(jax.value_and_grad(loss, has_aux=True))
     (_, outputs), gradient = run(params, x)
     (_, others), other_gradient = run(params, np.where(mask[:, None], x, 7.0))
     assert_array_equal(others, outputs)

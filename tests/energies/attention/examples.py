@@ -8,6 +8,7 @@ import numpy as np
 
 import unroll_jax as uj
 from tests import reference
+from tests.reference import compiled
 from unroll_jax.energies import AttentionParams
 from unroll_jax.energies.attention.rho import RhoLike, resolve_rho
 
@@ -37,7 +38,7 @@ def of_every_rho(
             lambda index: function(numbered(index, rhos), *args), np.arange(len(rhos))
         )
 
-    return jax.jit(of_all)
+    return compiled(of_all)
 
 
 def numbered(index: jax.Array, rhos: Sequence[RhoLike]) -> uj.Rho:

@@ -13,7 +13,7 @@ from tests import reference
 from tests.energies.attention.examples import NO_WEIGHT, of_every_rho, tokens
 from tests.energies.comparing import both
 from tests.marks import in_float64, nightly
-from tests.reference import jax_array
+from tests.reference import compiled, jax_array
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import AttentionParams
 from unroll_jax.energies.attention.causal import causal_attention
@@ -58,7 +58,7 @@ def test_a_causal_layer_may_raise_the_pair_energy():
     undirected = uj.attention(rho="power")
     causal = causal_attention(rho="power")
 
-    @jax.jit
+    @compiled
     def pair_energies(y):
         states = y, undirected.step(NO_WEIGHT, y), causal.step(NO_WEIGHT, y)
         return [undirected.energy(NO_WEIGHT, state) for state in states]
@@ -80,7 +80,7 @@ def test_fixed_points_are_tokens_like_the_first(form):
     layer = causal_attention(form=form, rho="cauchy")
     consensus = np.broadcast_to(y[:1], y.shape)
 
-    @jax.jit
+    @compiled
     def all_of(y, consensus):
         last, _ = uj.unroll(layer, NO_WEIGHT, y, num_layers=2000)
         # To a context that is held the fixed points are the stationary ones instead.
@@ -119,7 +119,7 @@ def test_tokens_in_blocks_are_the_same_as_all_at_once(form):
 
         return jax.value_and_grad(value, (0, 1, 2), has_aux=True)(*args)
 
-    expected, *others = jax.jit(
+    expected, *others = compiled(
         lambda *args: [in_blocks(block, *args) for block in (None, 4, 1)]
     )(*arguments)
     for block, other in zip((4, 1), others, strict=True):
@@ -158,7 +158,7 @@ def test_no_future_token_reaches_a_past_output_or_its_gradient(form):
     present = np.array([False, True, True, True, True, True])
     layers = [causal_attention(form=form, block=block) for block in (None, 2)]
 
-    @jax.jit
+    @compiled
     def past(y):
         def steps(y):
             x = Anchor(None, present[: len(y)])
@@ -173,7 +173,7 @@ def test_no_future_token_reaches_a_past_output_or_its_gradient(form):
     _, alone = past(y[:3])
     for size in (1.0, 1e3, 1e4, 1e6, np.nan, np.inf):
         future = np.where(np.arange(6)[:, None] < 3, y, np.float32(size) * y)
-        gradient, stepped = jax.device_get(past(future))
+        gradient, stepped = past(future)
         if np.isfinite(size):
             assert_array_equal(gradient[3:], 0.0, err_msg=str(size))
         for one, expected in zip(stepped, alone, strict=True):

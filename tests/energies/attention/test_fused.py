@@ -12,7 +12,7 @@ import unroll_jax as uj
 from tests import reference
 from tests.energies.attention.examples import NO_WEIGHT
 from tests.marks import in_float64
-from tests.reference import jax_array
+from tests.reference import compiled, jax_array
 from unroll_jax.descent import Anchor
 from unroll_jax.energies.attention import kernel_choice, pairwise
 from unroll_jax.energies.attention.fused import fused_softmax_step
@@ -39,7 +39,7 @@ def test_the_call_is_softmax_attention_with_beta(dtype, scale, tolerances):
     = 50 to a multiple of 1/4."""
     z, values = draw(2, 3, dtype=dtype)
     z = jnp.asarray(scale * np.asarray(z))
-    whole, alone = jax.jit(
+    whole, alone = compiled(
         lambda z, values: (by_xla(z, values), by_xla(z[0, 0], values[0, 0]))
     )(z, values)
     assert (whole.shape, whole.dtype) == (values.shape, values.dtype)
@@ -75,7 +75,7 @@ def test_its_gradients_are_those_of_the_step():
             * uj.attention(form="softmax").step(NO_WEIGHT, y, Anchor(None, present))
         )
 
-    actual, expected = jax.jit(
+    actual, expected = compiled(
         lambda y: [jax.value_and_grad(function)(y) for function in (by_call, by_step)]
     )(values)
     chex.assert_trees_all_close(actual, expected, rtol=1e-4, atol=1e-5)

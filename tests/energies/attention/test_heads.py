@@ -12,6 +12,7 @@ from tests import reference
 from tests.energies.attention.examples import GRAPHS, tokens
 from tests.energies.comparing import both
 from tests.marks import in_float64
+from tests.reference import compiled
 from unroll_jax.energies.attention.heads import HeadsParams, multihead_attention
 
 # Heads and rank for tokens of width 4: fewer columns than the width, as many, and more.
@@ -41,7 +42,7 @@ def test_energy_and_step_equal_the_reference(shape):
         for entry in entries
     ]
 
-    @jax.jit
+    @compiled
     def all_of(W_a, y, x):
         return [both(layer, HeadsParams(W_a), y, x) for layer in layers]
 
@@ -78,6 +79,6 @@ def test_a_token_without_weight_stays_with_finite_gradients():
         stepped = layer.step(HeadsParams(W_a), y)
         return jnp.sum(tokens(3, (3, 4)).astype("float32") * stepped), stepped
 
-    slopes, stepped = jax.jit(jax.grad(total, (0, 1), has_aux=True))(W_a, y)
+    slopes, stepped = compiled(jax.grad(total, (0, 1), has_aux=True))(W_a, y)
     assert_allclose(stepped[2], y[2], rtol=1e-6)
     chex.assert_tree_all_finite(slopes)

@@ -12,7 +12,7 @@ import pytest
 
 import unroll_jax as uj
 from tests.energies.attention.examples import CAUCHY, NO_WEIGHT, numbered, tokens
-from tests.reference import jax_array
+from tests.reference import compiled, jax_array
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import AttentionParams
 from unroll_jax.energies.attention import kernel, kernel_choice
@@ -79,7 +79,7 @@ def rhos_of(form, ridge):
     return list(dict.fromkeys(case[0] for case in CASES if case[1:3] == (form, ridge)))
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
+@functools.partial(compiled, static_argnums=(0, 1))
 def by_xla(form, ridge, number, W_a, y, x, present):
     """One program for all cases of a form and a ridge: rho is a number in the list
     of theirs."""
@@ -123,7 +123,7 @@ def test_values_and_gradients_are_those_of_attention_in_float32(case, dtype):
         x if anchored else None,
         present if padded else None,
     )
-    actual = jax.jit(functools.partial(step_energy_and_gradients, layer))(*given)
+    actual = compiled(functools.partial(step_energy_and_gradients, layer))(*given)
     # No weight is the identity, columns of zeros add nothing, and neither do an anchor
     # of zeros and marks of all.
     square = (
@@ -157,7 +157,7 @@ def test_several_heads_take_it_too():
     )
     params = HeadsParams(np.float32(0.5 * tokens(1, (2, DIM, 1))))
 
-    @jax.jit
+    @compiled
     def run(*args):
         return [step_energy_and_gradients(layer, *args) for layer in layers]
 
@@ -170,7 +170,7 @@ def test_step_and_energy_alone_are_those_of_both():
     layer = uj.attention(rho="log", kernel="pallas", block=32)
     plain = uj.attention(rho="log")
 
-    @jax.jit
+    @compiled
     def both_ways(y):
         def value_and_slope(layer):
             return jax.value_and_grad(layer.energy, 1)(NO_WEIGHT, y, None)
@@ -191,7 +191,7 @@ def test_step_and_energy_alone_are_those_of_both():
 @pytest.mark.usefixtures("interpreted")
 def test_nan_and_infinity_reach_every_result():
     rho = resolve_rho("log")
-    value = jax.jit(
+    value = compiled(
         jax.value_and_grad(
             lambda z: sum(
                 jnp.sum(part) for part in kernel_neighbourhood(rho, z, z, block=16)
@@ -203,7 +203,7 @@ def test_nan_and_infinity_reach_every_result():
         y[2, 1] = bad
         total, gradient = value(y)
         assert np.isnan(total)
-        assert np.all(np.isnan(np.asarray(gradient)[:, 1]))
+        assert np.all(np.isnan(gradient[:, 1]))
 
 
 @pytest.mark.usefixtures("interpreted")
@@ -215,7 +215,7 @@ def test_without_pairs_or_tokens_there_is_no_energy(shape):
         around = kernel_neighbourhood(rho, z, z, block=16)
         return jnp.sum(around.energy), around
 
-    (energy, around), gradient = jax.jit(jax.value_and_grad(total, has_aux=True))(
+    (energy, around), gradient = compiled(jax.value_and_grad(total, has_aux=True))(
         jnp.ones(shape)
     )
     assert energy == 0.0

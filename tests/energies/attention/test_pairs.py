@@ -12,7 +12,7 @@ from jax.test_util import check_grads
 import unroll_jax as uj
 from tests.energies.attention.examples import NO_WEIGHT
 from tests.marks import in_float64, nightly
-from tests.reference import gaussian
+from tests.reference import compiled, gaussian
 from unroll_jax.energies.attention.pairs import neighbourhood, pair_energy
 from unroll_jax.energies.attention.rho import resolve_rho, softmax
 
@@ -52,7 +52,7 @@ def test_blocks_give_what_all_at_once_gives(name, bounded):
     do not divide n."""
     rho, (z, values), graph = RHOS[name], draw(2), RING if name == "log" else None
 
-    @functools.partial(jax.jit, static_argnums=2)
+    @functools.partial(compiled, static_argnums=2)
     def all_of(z, values, block):
         options = {"block": block, "bounded": bounded}
         first = jax.grad(lambda *a: total(rho, *a, graph, **options), (0, 1))
@@ -78,7 +78,7 @@ def test_the_softmax_sums_know_what_any_rho_would_compute():
     """The derivative written out for rho = -exp(-z) is the one autodiff finds for
     the same function."""
     expected, *others = (
-        jax.jit(
+        compiled(
             jax.value_and_grad(
                 functools.partial(total, RHOS[name], block=block, bounded=True), (0, 1)
             )
@@ -91,7 +91,7 @@ def test_the_softmax_sums_know_what_any_rho_would_compute():
 
 @nightly
 def test_derivatives_of_second_order_equal_finite_differences_in_both_modes():
-    function = jax.jit(functools.partial(total, RHOS["softmax"], bounded=True))
+    function = compiled(functools.partial(total, RHOS["softmax"], bounded=True))
     check_grads(
         function, draw(n=6), order=2, modes=("fwd", "rev"), atol=1e-4, rtol=1e-4
     )

@@ -19,6 +19,7 @@ from tests.energies.attention.examples import (
     tokens,
 )
 from tests.marks import in_float64, nightly, types_unchecked
+from tests.reference import compiled
 from tests.test_conformance import energies_and_roundoff
 
 FORMS = ("jacobi", "softmax")
@@ -94,10 +95,10 @@ def test_no_step_raises_its_energy(kind):
             for pair, leaves in rows
         ]
 
-    results = jax.device_get(of_every_rho(energies, RHOS)(weights, y, x))
+    results = of_every_rho(energies, RHOS)(weights, y, x)
     # by name softmax takes other sums. Those of heads are in test_conformance.py
     if kind != "heads":
-        by_name = jax.jit(functools.partial(energies, "softmax"))(weights, y, x)
+        by_name = compiled(functools.partial(energies, "softmax"))(weights, y, x)
         results = jax.tree.map(
             lambda many, one: np.stack([*many, one]), results, by_name
         )
@@ -121,7 +122,7 @@ def test_softmax_attention_raises_the_papers_energy():
     papers = uj.attention(ridge=1.0)
     softmax = uj.attention(form="softmax")
 
-    @jax.jit
+    @compiled
     def measure(y):
         states = y, papers.step(NO_WEIGHT, y), softmax.step(NO_WEIGHT, y)
         same = jnp.ones_like(y)
@@ -135,7 +136,7 @@ def test_softmax_attention_raises_the_papers_energy():
         ], at_consensus
 
     ((before, exact, attended), (pairs_before, _, pairs_after)), (rested, slope) = (
-        jax.device_get(measure(y))
+        measure(y)
     )
     assert attended - before == pytest.approx(81.0, abs=1.0)
     assert exact < before - 1e6

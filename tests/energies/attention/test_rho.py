@@ -13,7 +13,7 @@ import unroll_jax as uj
 from tests import reference
 from tests.energies.attention.examples import NO_WEIGHT
 from tests.marks import in_float64
-from tests.reference import gaussian
+from tests.reference import compiled, gaussian
 from unroll_jax.energies.attention import rho as table
 from unroll_jax.energies.attention.rho import resolve_rho
 
@@ -52,7 +52,7 @@ FORMULAS = {
 
 def values_and_slopes(rho):
     rhos = {name: resolve_rho(entry) for name, entry in rho.items()}
-    return jax.jit(
+    return compiled(
         lambda z: {
             name: (r.value(z), r.slope(z), r.log_slope(z)) for name, r in rhos.items()
         }
@@ -107,7 +107,7 @@ def test_a_tiny_scale_does_not_overflow(name):
     z = np.array([0.0, 1e-25, 1e5, 1e30], np.float32)
     scale = 1e-30
     rho = table.RHOS[name](scale)
-    value, slope = jax.jit(lambda z: (rho.value(z), rho.log_slope(z)))(z)
+    value, slope = compiled(lambda z: (rho.value(z), rho.log_slope(z)))(z)
     exact = np.log1p(z.astype(float) / scale)
     weight, shift = (1.0, np.log(scale)) if name == "log" else (scale, 0.0)
     assert_allclose(value, weight * exact + shift, rtol=1e-5, atol=1e-4 * weight)
@@ -131,7 +131,7 @@ def test_numbers_given_to_a_factory_count():
 def test_every_rho_has_finite_derivatives_and_keeps_a_nan():
     rhos = {name: resolve_rho(name) for name in uj.RHOS}
 
-    @jax.jit
+    @compiled
     def all_of(z, nan):
         functions = {
             (name, part): getattr(rho, part)
@@ -154,7 +154,7 @@ def test_a_slope_of_zero_has_finite_derivatives():
         slope=lambda z: jnp.where(z < 1.0, 1.0, 0.0),
     )
 
-    @jax.jit
+    @compiled
     def all_of(y, z):
         def one(rho):
             step = lambda y: uj.attention(rho=rho).step(NO_WEIGHT, y)
@@ -187,7 +187,7 @@ def test_a_function_of_ones_own_is_a_rho():
         for name, of_z in GOOD.items()
     }
 
-    @jax.jit
+    @compiled
     def slopes(z):
         return {name: [slope(z) for slope in pair] for name, pair in both.items()}
 
@@ -203,4 +203,4 @@ def test_a_rho_may_have_a_traced_number():
         return uj.attention(rho=lambda z: jnp.log(z + shift)).energy(NO_WEIGHT, y)
 
     by_formula = 0.5 * np.sum((1 - np.eye(5)) / (pairs + 0.7))
-    assert_allclose(jax.jit(jax.grad(energy))(0.7, y), by_formula, rtol=1e-5)
+    assert_allclose(compiled(jax.grad(energy))(0.7, y), by_formula, rtol=1e-5)

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 from tests.energies.comparing import assert_derivative
 from tests.energies.opteq_reference import conv_matrix
 from tests.marks import in_float64, nightly
-from tests.reference import gaussian
+from tests.reference import compiled, gaussian
 from unroll_jax.energies.equilibrium.convolution import convolve
 
 # arrays are float64 unless a test makes them float32
@@ -38,7 +38,7 @@ def backend(request, monkeypatch):
 def test_values_are_those_of_the_matrix_and_differentiate(sides):
     kernel = draw(*sides, 2, 3)
     images = draw(4, 5, 6, 2, seed=1)
-    moved = np.asarray(jax.jit(convolve)(kernel, images))
+    moved = compiled(convolve)(kernel, images)
     expected = images.reshape(4, -1) @ conv_matrix(kernel, (5, 6)).T
     assert_allclose(moved.reshape(4, -1), expected, atol=1e-12)
     weight = draw(4, 5, 6, 3, seed=2)
@@ -49,7 +49,7 @@ def test_values_are_those_of_the_matrix_and_differentiate(sides):
 @nightly
 @pytest.mark.usefixtures("backend")
 def test_derivatives_of_second_order_in_both_modes():
-    @jax.jit
+    @compiled
     def twice(k, z):
         return jnp.sum(jnp.sin(convolve(k, jnp.tanh(convolve(k[..., :1], z)))))
 

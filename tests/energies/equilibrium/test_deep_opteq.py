@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.energies.opteq_layers import H, I, M, convolutional, dense
 from tests.marks import in_float64, nightly
+from tests.reference import compiled
 from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq
 from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv
 
@@ -38,14 +39,14 @@ def test_a_deep_step_applies_every_layer(kind, batch):
     shapes = jax.eval_shape(layer.init, jax.random.key(0))
     params = jax.tree.map(lambda leaf: 0.3 * rng.normal(size=leaf.shape), shapes)
 
-    @jax.jit
+    @compiled
     def measure(params, z, x):
         expected = z
         for one, layer_params in zip(layers, params, strict=True):
             expected = one.step(layer_params, expected, x)
         return expected, layer.step(params, z, x), layer.energy(params, z, x)
 
-    expected, stepped, energy = map(np.asarray, measure(params, z, x))
+    expected, stepped, energy = measure(params, z, x)
     assert_allclose(stepped, expected, rtol=1e-12, atol=1e-12)
     assert energy.shape == batch
     event = tuple(range(len(batch), z.ndim))
@@ -60,7 +61,7 @@ def test_a_deep_opteq_of_one_layer_is_that_layer(make):
     layer, params, z, x = make((3,))
     deep = deep_opteq(collections.deque([layer]))  # any sequence
 
-    @jax.jit
+    @compiled
     def both(params, z, x):
         alone = layer.step(params, z, x), layer.energy(params, z, x)
         return (deep.step((params,), z, x), deep.energy((params,), z, x)), alone

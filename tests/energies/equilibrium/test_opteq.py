@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from tests.energies import opteq_reference as reference
 from tests.energies.opteq_layers import IMAGE, H, convolutional, dense
 from tests.marks import in_float64, nightly
-from tests.reference import gaussian, jax_array
+from tests.reference import compiled, gaussian, jax_array
 from unroll_jax.certificates.weights import weight_norm_bound
 from unroll_jax.energies.equilibrium.monotone import (
     MONOTONES,
@@ -46,7 +46,7 @@ def test_step_and_energy_equal_loops():
     layers = [case[0] for case in made]
     inputs = [case[1:] for case in made]
     both = lambda layer, a: (layer.step(*a), layer.energy(*a))
-    outputs = jax.jit(
+    outputs = compiled(
         lambda inputs: [both(*pair) for pair in zip(layers, inputs, strict=True)]
     )(inputs)
     for case, (params, z, x), results in zip(CASES, inputs, outputs, strict=True):
@@ -78,7 +78,7 @@ def test_the_energy_is_convex_up_to_norm_1():
     v = 10.0 * gaussian(*u.shape, seed=5)
     size = np.linalg.norm(params.W, 2)
 
-    @jax.jit
+    @compiled
     def chords(norm, v):
         scaled = params._replace(W=params.W * norm / size)
         first, last, middle = (
@@ -95,7 +95,7 @@ def test_the_energy_is_convex_up_to_norm_1():
 def test_initial_weights_contract(kind):
     init = KINDS[kind][0]()[0].init
 
-    @jax.jit
+    @compiled
     def drawn(key):
         params = init(key)
         return params, weight_norm_bound(params.W, (32, 32))
@@ -117,7 +117,7 @@ def test_one_input_for_all_examples_broadcasts(
     )
     assert jax.eval_shape(blind.init, jax.random.key(0)).U is None
 
-    @jax.jit
+    @compiled
     def steps(z, x):
         weights = params._replace(U=None)
         inputs = (
@@ -134,7 +134,7 @@ def test_activations_are_monotone_1_lipschitz_with_antiderivative_and_conjugate(
     t = np.append(np.linspace(-8.0, 8.0, 4001), 0.0)
     grid = np.linspace(-1.5, 1.5, 41)
 
-    @jax.jit
+    @compiled
     def tables(t, grid):
         curves = {}
         for name, sigma in MONOTONES.items():
@@ -151,7 +151,7 @@ def test_activations_are_monotone_1_lipschitz_with_antiderivative_and_conjugate(
             }  # fmt: skip
         return curves
 
-    for name, at in jax.device_get(tables(t, grid)).items():
+    for name, at in tables(t, grid).items():
         values = at["values"]
         integrals = at["integrals"]
         slopes = np.diff(values[:-1]) / np.diff(t[:-1])
@@ -182,7 +182,7 @@ def test_a_users_own_activation_serves_a_layer():
     layer, params, z, x = dense((2,), activation=softplus)
     W, U, b = map(np.asarray, params)
     expected = np.logaddexp(0.0, np.asarray(z) @ W.T + np.asarray(x) @ U.T + b) @ W
-    assert_allclose(jax.jit(layer.step)(params, z, x), expected, rtol=1e-12)
+    assert_allclose(compiled(layer.step)(params, z, x), expected, rtol=1e-12)
     assert resolve_monotone(softplus) is softplus
 
 
@@ -197,6 +197,6 @@ def test_the_factored_form_is_the_layer(skip):
             params, z, signal
         )
 
-    for pair in jax.jit(lambda *a: (compose(*a), compose(*a[:2], None)))(params, z, x):
+    for pair in compiled(lambda *a: (compose(*a), compose(*a[:2], None)))(params, z, x):
         chex.assert_trees_all_close(*pair, rtol=1e-12)
     assert opteq_conv(2, 3).factored is None

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 from tests.energies.dust_reference import soft
 from tests.energies.opteq_layers import convolutional, dense
 from tests.marks import in_float64
-from tests.reference import gaussian, jax_array
+from tests.reference import compiled, gaussian, jax_array
 from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq
 from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv
 from unroll_jax.energies.equilibrium.opteq_objective import (
@@ -55,8 +55,8 @@ def test_every_regulariser_is_tested():
 def test_values_equal_their_definitions_and_smoothness_bounds_the_curvature(name):
     regulariser, expected = VALUES[name]
     rng = np.random.default_rng(0)
-    value = jax.jit(regulariser.value)
-    curvature = jax.jit(jax.hessian(lambda z: regulariser.value(z.reshape(6, 4))))
+    value = compiled(regulariser.value)
+    curvature = compiled(jax.hessian(lambda z: regulariser.value(z.reshape(6, 4))))
     lowest = np.inf
     for size in (0.0, 0.1, 1.0, 3.0):
         z = size * rng.normal(size=(6, 4)) + (
@@ -73,7 +73,7 @@ def test_values_equal_their_definitions_and_smoothness_bounds_the_curvature(name
     if name == "decorrelation":  # features that are 0 in the whole batch do no harm
         z[:, 2] = 0.0
         assert_allclose(value(z), expected(z[:, [0, 1, 3]]), rtol=1e-12)
-        assert np.all(np.isfinite(jax.jit(jax.grad(regulariser.value))(z)))
+        assert np.all(np.isfinite(compiled(jax.grad(regulariser.value))(z)))
 
 
 def test_proxes_are_their_formulas():
@@ -91,7 +91,7 @@ def test_an_appended_layer_is_a_prox_or_gradient_step(kind, batch):
     layer, params, z, x = {"dense": dense, "conv": convolutional}[kind](batch)
     coupled = regularised(layer, decorrelation(), step_size=0.4, form="gradient")
 
-    @jax.jit
+    @compiled
     def pairs(params, z, x):
         plain = layer.step(params, z, x)
         results = {}
@@ -137,7 +137,7 @@ def test_a_regularised_step_raises_only_nonconvex_residuals():
     )
     of_other = OptEqParams(np.eye(4), None, np.zeros(4)), np.full(4, 1e-3), None
 
-    @jax.jit
+    @compiled
     def energies(*points):
         layers = zip((*convex, other), points, strict=True)
         return [
@@ -162,14 +162,14 @@ def test_the_objective_of_a_convolution_is_that_of_its_matrix():
     params = OptEqParams(0.1 * rng.normal(size=(3, 3, 2, 3)), None, np.zeros(3))
     z = rng.normal(size=(5, 1, 1, 2))
 
-    @jax.jit
+    @compiled
     def objectives(params, z):
         as_matrix = params._replace(W=params.W[1, 1].T)
         images = opteq_objective(params, z, skip=0.5)
         pixels = opteq_objective(as_matrix, z[:, 0, 0], skip=0.5)
         return images, pixels, deep_opteq_objective((params, params), (z, z), skip=0.5)
 
-    images, pixels, deep = map(np.asarray, objectives(params, z))
+    images, pixels, deep = objectives(params, z)
     assert_allclose(images, pixels, rtol=1e-12)
     assert_allclose(deep, 2.0 * images, rtol=1e-12)
     assert jax.eval_shape(

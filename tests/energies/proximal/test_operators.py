@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import unroll_jax as uj
 from tests.energies.comparing import assert_derivative
 from tests.marks import in_float64
-from tests.reference import gaussian, jax_array
+from tests.reference import compiled, gaussian, jax_array
 from unroll_jax import energies
 from unroll_jax.energies.proximal.activations import ACTIVATIONS
 
@@ -62,7 +62,6 @@ OPERATORS = {
     ),
 }
 every_operator = pytest.mark.parametrize("name", OPERATORS)
-in_float64 = in_float64
 
 
 def both_uses(name):
@@ -87,14 +86,17 @@ def test_a_prox_solves_its_problem_and_differentiates(name):
     objective = STEP * penalty(u, *numbers) + cp.sum_squares(u - Z) / 2
     problem = cp.Problem(cp.Minimize(objective), constraints(u, *numbers))
     problem.solve(solver=cp.CLARABEL)
-    weights = np.cos(np.arange(12.0)).reshape(3, 4)
+    weights = np.cos(np.arange(24.0)).reshape(2, 3, 4)
     point = jax.tree.map(np.asarray, (Z, STEP, *numbers))
-    for use in both_uses(name):
-        near = jax.jit(use)(*point)
+
+    def both(point):
+        return jnp.stack([use(*point) for use in both_uses(name)])
+
+    for near in compiled(both)(point):
         assert_allclose(near, reference(*point), rtol=1e-13, atol=1e-14)
         assert_allclose(near, u.value, atol=1e-4)
-        value = lambda point: jnp.sum(weights * use(*point))  # noqa: B023
-        assert_derivative(value, point, rtol=1e-6, atol=1e-8)
+    value = lambda point: jnp.sum(weights * both(point))
+    assert_derivative(value, point, rtol=1e-6, atol=1e-8)
 
 
 @in_float64
@@ -105,7 +107,7 @@ def test_penalties_of_traced_numbers_are_those_of_fixed_ones(name):
     inside = jnp.asarray(reference(Z, STEP, *numbers))
     measure = jax.value_and_grad(lambda z, *given: make(*given).penalty(z))
 
-    @jax.jit
+    @compiled
     def all_of(z, *given):
         made = make(*given)
         further = (
@@ -137,7 +139,7 @@ def test_numbers_may_be_arrays(name):
     numbers = (rows, 2.0 * rows) if name == "elastic_net" else (rows,)
     prox = both_uses(name)[0]
     make = uj.PROXIMALS[name]
-    near, whole = jax.jit(
+    near, whole = compiled(
         lambda z, *given: (prox(z, STEP, *given), make(*numbers).penalty(z))
     )(Z, *numbers)
     assert_allclose(near, reference(Z, STEP, *numbers), rtol=1e-13, atol=1e-14)
@@ -163,7 +165,7 @@ def test_bounds_of_a_box_may_be_arrays(dtype):
 
     for lower, upper in ((columns, columns + 0.5), (rows, 3.0), (-3.0, rows + 1.0)):
 
-        @jax.jit
+        @compiled
         def ways(z, *ends, known=(lower, upper)):
             return [
                 measure(z, *known),
@@ -178,8 +180,8 @@ def test_bounds_of_a_box_may_be_arrays(dtype):
             assert_array_equal(inside, [0.0, 0.0])
             clipped = np.any(expected != np.asarray(z, float), axis=(-2, -1))
             assert_array_equal(outside, np.where(clipped, np.inf, 0.0))
-    missing = jnp.full((3, 4), jnp.nan)
-    assert np.isnan(energies.box(columns, columns + 1.0).penalty(missing))
+    missing = np.full((3, 4), np.nan, np.float32)
+    assert np.isnan(compiled(energies.box(columns, columns + 1.0).penalty)(missing))
 
 
 @pytest.mark.parametrize(
@@ -187,7 +189,7 @@ def test_bounds_of_a_box_may_be_arrays(dtype):
 )
 def test_traced_numbers_out_of_range_give_nan(name):
     numbers = OPERATORS[name][0]
-    use = jax.jit(both_uses(name)[0])
+    use = compiled(both_uses(name)[0])
     for place in range(len(numbers)):
         for value in (-1.0, np.nan, np.inf) if name != "box" else (np.nan,):
             given = [
@@ -201,7 +203,7 @@ def test_traced_numbers_out_of_range_give_nan(name):
 
 
 def test_zero_groups_have_gradients_and_numbers_keep_low_precision():
-    slopes = jax.jit(
+    slopes = compiled(
         jax.jacobian(lambda z: energies.group_shrinkage(0.5).prox(z, 1.0))
     )(np.zeros((1, 3), np.float32))
     assert np.isfinite(slopes).all()

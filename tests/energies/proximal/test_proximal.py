@@ -16,7 +16,7 @@ from scipy.special import spence
 import unroll_jax as uj
 from tests.energies.opteq_reference import SIGMA
 from tests.marks import in_float64, nightly
-from tests.reference import gaussian
+from tests.reference import compiled, gaussian
 from unroll_jax import energies
 from unroll_jax.energies import MONOTONES
 from unroll_jax.energies.proximal.activations import ACTIVATIONS
@@ -73,7 +73,7 @@ def penalty_of(antiderivative, z):
 
 def test_penalties_of_activations_equal_their_definition():
     for name, (phi, antiderivative, domain) in CASES.items():
-        penalty = jax.jit(phi.penalty)
+        penalty = compiled(phi.penalty)
         y = gaussian(2, 3, 4, 3, seed=1)
         y = np.clip(y, *(0.95 * np.array(domain)))
         expected = np.reshape(
@@ -97,7 +97,7 @@ def test_saturated_activations_have_penalties_of_finite_slope_outwards():
         name: jax.vmap(jax.value_and_grad(uj.PROXIMALS[name]().penalty))
         for name in ends
     }
-    results = jax.jit(
+    results = compiled(
         lambda points: {
             name: measure(points[name]) for name, measure in measures.items()
         }
@@ -116,7 +116,7 @@ def test_prox_keeps_shape_dtype_and_nan(
     y = gaussian(4, 3, seed=2).astype(dtype)
     examples = np.stack([y, np.full_like(y, np.nan)])
 
-    @jax.jit
+    @compiled
     def measure(examples):
         results = {}
         for name, make in uj.PROXIMALS.items():
@@ -148,7 +148,7 @@ def test_prox_is_firmly_nonexpansive_and_penalty_convex_on_its_domain():
     pair = 3.0 * rng.normal(size=(2, 500, 2, 4))
     shares = rng.uniform(size=500)
 
-    @jax.jit
+    @compiled
     def measure(pair, shares):
         def of(phi):
             # An activation's prox is the activation at step size 1, and solved for at
@@ -189,7 +189,7 @@ def test_the_prox_of_an_activation_solves_its_equation(name):
     traced = (1e-3, 0.3, 4.0, 1e3)
     pair = ACTIVATIONS[name](step_size=0.5)
 
-    @jax.jit
+    @compiled
     def solve(y, sizes):
         of_known = [pair.prox(y, 0.5 * ratio) for ratio in known]
         return of_known, jax.lax.map(lambda size: pair.prox(y, size), sizes)
@@ -204,13 +204,13 @@ def test_the_prox_of_an_activation_solves_its_equation(name):
 @nightly
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_the_solved_prox_is_differentiable_twice(name):
-    prox = jax.jit(lambda y: ACTIVATIONS[name]().prox(y[:, None], 2.5))
+    prox = compiled(lambda y: ACTIVATIONS[name]().prox(y[:, None], 2.5))
     points = np.linspace(-3.0, 3.0, 8)
     check_grads(prox, (points,), order=2, modes=("rev",), rtol=1e-6)
 
 
 def test_the_solved_prox_is_right_in_low_precision():
-    @jax.jit
+    @compiled
     def solve(y):
         return {name: make().prox(y, 3.0) for name, make in ACTIVATIONS.items()}
 
@@ -227,13 +227,13 @@ def test_the_solved_prox_is_right_in_low_precision():
 
 def test_an_activation_can_be_made_inside_a_compiled_function():
     penalty = lambda z: -jnp.log(jnp.cos(z)) - 0.5 * z**2
-    actual = jax.jit(lambda y: energies.activation(jnp.arctan, penalty).prox(y, 1.0))(
+    actual = compiled(lambda y: energies.activation(jnp.arctan, penalty).prox(y, 1.0))(
         np.ones((1, 1), np.float32)
     )
     assert actual.item() == pytest.approx(np.pi / 4.0)
 
 
-@jax.jit
+@compiled
 def all_proxes(y, step_size):
     return {name: phi.prox(y, step_size) for name, (phi, *_) in CASES.items()}
 
@@ -241,7 +241,7 @@ def all_proxes(y, step_size):
 def test_at_step_size_0_an_activation_projects_onto_its_range():
     y = np.array([-30.0, -1.5, -0.2, 0.0, 1e-3, 0.3, 0.9, 1.5, 30.0])
 
-    @jax.jit
+    @compiled
     def known(y):
         return {name: phi.prox(y, 0.0) for name, (phi, *_) in CASES.items()}
 
@@ -257,7 +257,7 @@ def test_at_step_size_0_an_activation_projects_onto_its_range():
 
 def test_the_derivative_in_the_step_size_holds_at_0():
     """z + (s / a) (w - z) = y with z = tanh(w)."""
-    slope = jax.jit(jax.grad(CASES["tanh"][0].prox, argnums=1))(0.3, 0.0)
+    slope = compiled(jax.grad(CASES["tanh"][0].prox, argnums=1))(0.3, 0.0)
     assert_allclose(slope, -(np.arctanh(0.3) - 0.3) / STEP, rtol=1e-6)
 
 
