@@ -310,6 +310,9 @@ def test_a_selection_of_constraints_reads_its_own_losses_only():
         assert_allclose(smooth["layer 1"], -1.0 / 3.0, rtol=1e-6)
 
 
+@pytest.mark.skipif(
+    jax.__version_info__ < (0, 11), reason="XLA drops barriers before it fuses there"
+)
 def test_a_compiled_step_grows_in_proportion_to_the_layers():
     """XLA once copied the operations of all layers to every kernel: 4,788 here."""
     depth = 24
