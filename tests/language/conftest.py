@@ -6,7 +6,7 @@ import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -28,11 +28,6 @@ TINY = DecoderOptions(
     dim=8, num_layers=3, num_heads=2, num_key_value_heads=1, hidden_dim=12
 )
 SIZES = {"train_examples": 40, "validation_examples": 12, "test_examples": 12}
-
-
-class Finished(NamedTuple):
-    folders: list[Path]
-    report: Path
 
 
 @pytest.fixture(scope="session")
@@ -140,14 +135,11 @@ def run_of(
 @pytest.fixture(scope="session")
 def finished(
     small: Callable[..., LanguageConfig], tmp_path_factory: pytest.TempPathFactory
-) -> Finished:
-    root = tmp_path_factory.mktemp("runs")
-    return Finished(
-        fit(
-            small(method="both"), out=root, experiment="sft-tiny", log=lambda line: None
-        ),
-        root / "report",
-    )
+) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "constrained"
+    config = small(method="constrained")
+    (run,) = fit(config, out=out, experiment="sft-tiny", log=lambda line: None)
+    return run
 
 
 def answer_logs(

@@ -28,7 +28,7 @@ def command_in(folder, run):
 
 @pytest.fixture(scope="module")
 def whole(finished, tmp_path_factory):
-    words, out = command_in(tmp_path_factory.mktemp("whole"), finished.folders[1])
+    words, out = command_in(tmp_path_factory.mktemp("whole"), finished)
     assert main(words) == 0
     return out.read_text()
 
@@ -37,7 +37,7 @@ def test_a_run_answers_with_its_best_weights_by_seed(finished, whole):
     rows = json.loads(whole)
     assert [row["instruction"] for row in rows] == [row["instruction"] for row in ROWS]
     assert {row["generator"] for row in rows} == {"constrained-gamma0.5"}
-    model = load(finished.folders[1], log=quiet)
+    model = load(finished, log=quiet)
     source = model.task.inner.data.source
     config, tokenizer = source.config, source.tokenizer
     questions = tokenizer.encode(["<|user|>Say bado.<|end|><|assistant|>"])
