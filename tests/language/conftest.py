@@ -14,6 +14,8 @@ import pytest
 
 from tests.data.decoders.conftest import llama_tensors, write_llama
 from tests.models import decoder_reference as reference
+from tests.tasks import without_report
+from tests.train.commands import quiet
 from unroll_jax.train.core.task import Task
 from unroll_jax.train.main import fit
 from unroll_jax.train.registry import EXPERIMENTS
@@ -55,9 +57,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., LanguageCon
 
 @pytest.fixture(scope="session")
 def task_of(small: Callable[..., LanguageConfig]) -> Callable[..., Task]:
-    return functools.cache(
-        lambda **fields: open_task(small(**fields), lambda line: None)
-    )
+    return functools.cache(lambda **fields: open_task(small(**fields), quiet))
 
 
 def wide(params: Any) -> Any:
@@ -121,12 +121,11 @@ def run_of(
                 "template": "alpaca",
                 "max_length": 256,
             }
-        (run,) = fit(
-            make(**fields),
-            out=root / "run",
-            experiment="sft-tiny",
-            log=lambda line: None,
-        )
+        with pytest.MonkeyPatch.context() as patch:
+            without_report(patch)
+            (run,) = fit(
+                make(**fields), out=root / "run", experiment="sft-tiny", log=quiet
+            )
         return run, folder
 
     return train
@@ -138,7 +137,7 @@ def finished(
 ) -> Path:
     out = tmp_path_factory.mktemp("runs") / "constrained"
     config = small(method="constrained")
-    (run,) = fit(config, out=out, experiment="sft-tiny", log=lambda line: None)
+    (run,) = fit(config, out=out, experiment="sft-tiny", log=quiet)
     return run
 
 
