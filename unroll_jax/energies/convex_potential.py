@@ -120,7 +120,7 @@ def convex_potential(
     Example:
       >>> import jax, jax.numpy as jnp
       >>> layer = convex_potential(4, 8)
-      >>> params = layer.init(jax.random.key(0))
+      >>> params = jax.jit(layer.init)(jax.random.key(0))
       >>> z = jax.random.normal(jax.random.key(1), (2, 4))
       >>> stepped = layer.step(params, z)
       >>> bool(jnp.linalg.norm(stepped[0] - stepped[1]) <= jnp.linalg.norm(z[0] - z[1]))
@@ -174,7 +174,7 @@ def convex_potential_conv(
     Example:
       >>> import jax
       >>> layer = convex_potential_conv(2, 4)
-      >>> params = layer.init(jax.random.key(0))
+      >>> params = jax.jit(layer.init)(jax.random.key(0))
       >>> layer.step(params, jax.numpy.ones((3, 6, 6, 2))).shape
       (3, 6, 6, 2)
     """
