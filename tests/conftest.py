@@ -1,10 +1,12 @@
 """The ground of every test: types checked at run time, fixed keys, and float64 where
 a test asks for it."""
 
+import functools
 import gc
 import importlib.util
 import itertools
 import os
+import re
 import resource
 import shutil
 import tempfile
@@ -148,14 +150,24 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
+GROUP = re.compile(r'xdist_group\("([\w-]+)"\)')
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Gives a group, or else a file, to one worker: its tests share fixtures and
     compiled programs."""
     from xdist.scheduler import LoadGroupScheduling
 
+    # Read from the file: xdist 3.8 adds groups to the names of tests, which pytest 9.2
+    # ignores.
+    @functools.cache
+    def group_of(file: str) -> str:
+        mark = GROUP.search((config.rootpath / file).read_text("utf-8"))
+        return mark[1] if mark else file
+
     class Groups(LoadGroupScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return super()._split_scope(nodeid).split("::")[0]
+            return group_of(nodeid.partition("::")[0])
 
     return Groups(config, log)
 

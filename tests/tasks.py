@@ -52,6 +52,15 @@ class InMemory:
             yield self.read(split, slice(start, start + batch_size))
 
 
+def drawn(task: Any) -> Any:
+    """Parameters of a task as they start, of one program."""
+    return jax.jit(task.init)(jax.random.key(0))
+
+
+def without_report(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("unroll_jax.train.report.write_report", lambda *_, **__: None)
+
+
 def perturbed(params: Any) -> Any:
     rng = np.random.default_rng(0)
     move = lambda leaf: 0.05 * rng.normal(size=leaf.shape) + np.asarray(leaf)
@@ -69,9 +78,7 @@ def assert_resumes(
     for name in ("status.json", "evaluation.json"):
         (again / name).unlink()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "unroll_jax.train.report.write_report", lambda *arguments, **options: None
-        )
+        without_report(patch)
         fit(config, out=again, experiment=experiment, log=log.append)
     assert f"going on from the checkpoint of step {steps[0]}" in log
     assert (whole / "metrics.jsonl").read_bytes() == (

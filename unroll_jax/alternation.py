@@ -73,8 +73,9 @@ def alternating(
       >>> g = lambda params, y, x: 0.5 * jnp.sum((y - 2.0) ** 2, axis=-1)
       >>> system = alternating(f, g, f_step_size=0.1, g_step_size=0.1)
       >>> before = jnp.full((5, 3), 7.0)
-      >>> after = system.step(None, before, None)
-      >>> fall = system.energy(None, before, None) - system.energy(None, after, None)
+      >>> energy, step = jax.jit(system.energy), jax.jit(system.step)
+      >>> after = step(None, before, None)
+      >>> fall = energy(None, before, None) - energy(None, after, None)
       >>> bool(jnp.all(fall > 0.0))
       True
     """

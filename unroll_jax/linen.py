@@ -33,7 +33,7 @@ class Equilibrium(nn.Module):
       ...     def __call__(self, z, x):
       ...         return jnp.tanh(0.3 * nn.Dense(x.shape[-1])(z) + x)
       >>> layer, x = Equilibrium(Cell()), jnp.ones((4, 3))
-      >>> variables = layer.init(jax.random.key(0), x)
+      >>> variables = jax.jit(layer.init)(jax.random.key(0), x)
       >>> z, state = layer.apply(variables, x, mutable="intermediates")
       >>> z.shape, bool(state["intermediates"]["equilibrium"][0].converged.all())
       ((4, 3), True)

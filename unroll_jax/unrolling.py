@@ -109,7 +109,7 @@ def unroll(
     Example:
       >>> import jax, unroll_jax
       >>> layer = unroll_jax.attention(form="softmax")
-      >>> params = layer.init(jax.random.key(0))
+      >>> params = jax.jit(layer.init)(jax.random.key(0))
       >>> tokens = jax.random.normal(jax.random.key(1), (8, 5, 3))
       >>> y, trace = unroll(layer, params, tokens, num_layers=12)
       >>> trace.energy.shape

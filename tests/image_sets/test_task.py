@@ -10,7 +10,7 @@ from scipy.stats import multivariate_normal
 from tests.errors import one_line
 from tests.image_sets.conftest import changed
 from tests.reference import unrolled_layer
-from tests.tasks import assert_resumes, perturbed, without_data
+from tests.tasks import assert_resumes, drawn, perturbed, without_data
 from tests.train.commands import quiet, read
 from unroll_jax.train.core.evaluate import read as read_split
 from unroll_jax.train.core.task import Trial
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.xdist_group("image-sets")
 
 @pytest.fixture(scope="module")
 def params(task):
-    return perturbed(jax.jit(task.init)(jax.random.key(0)))
+    return perturbed(drawn(task))
 
 
 def test_losses_are_half_the_squared_errors_at_every_layer(task, params, data):

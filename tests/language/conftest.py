@@ -6,7 +6,7 @@ import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,6 +14,8 @@ import pytest
 
 from tests.data.decoders.conftest import llama_tensors, write_llama
 from tests.models import decoder_reference as reference
+from tests.tasks import without_report
+from tests.train.commands import quiet
 from unroll_jax.train.core.task import Task
 from unroll_jax.train.main import fit
 from unroll_jax.train.registry import EXPERIMENTS
@@ -28,11 +30,6 @@ TINY = DecoderOptions(
     dim=8, num_layers=3, num_heads=2, num_key_value_heads=1, hidden_dim=12
 )
 SIZES = {"train_examples": 40, "validation_examples": 12, "test_examples": 12}
-
-
-class Finished(NamedTuple):
-    folders: list[Path]
-    report: Path
 
 
 @pytest.fixture(scope="session")
@@ -60,9 +57,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., LanguageCon
 
 @pytest.fixture(scope="session")
 def task_of(small: Callable[..., LanguageConfig]) -> Callable[..., Task]:
-    return functools.cache(
-        lambda **fields: open_task(small(**fields), lambda line: None)
-    )
+    return functools.cache(lambda **fields: open_task(small(**fields), quiet))
 
 
 def wide(params: Any) -> Any:
@@ -126,12 +121,11 @@ def run_of(
                 "template": "alpaca",
                 "max_length": 256,
             }
-        (run,) = fit(
-            make(**fields),
-            out=root / "run",
-            experiment="sft-tiny",
-            log=lambda line: None,
-        )
+        with pytest.MonkeyPatch.context() as patch:
+            without_report(patch)
+            (run,) = fit(
+                make(**fields), out=root / "run", experiment="sft-tiny", log=quiet
+            )
         return run, folder
 
     return train
@@ -140,14 +134,11 @@ def run_of(
 @pytest.fixture(scope="session")
 def finished(
     small: Callable[..., LanguageConfig], tmp_path_factory: pytest.TempPathFactory
-) -> Finished:
-    root = tmp_path_factory.mktemp("runs")
-    return Finished(
-        fit(
-            small(method="both"), out=root, experiment="sft-tiny", log=lambda line: None
-        ),
-        root / "report",
-    )
+) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "constrained"
+    config = small(method="constrained")
+    (run,) = fit(config, out=out, experiment="sft-tiny", log=quiet)
+    return run
 
 
 def answer_logs(

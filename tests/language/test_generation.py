@@ -18,26 +18,16 @@ ROWS = [
 ]
 
 
-def command_in(folder, run):
-    prompts, out = folder / "prompts.json", folder / "answers.json"
+def test_a_run_answers_with_its_best_weights_by_seed(finished, tmp_path):
+    prompts, out = tmp_path / "prompts.json", tmp_path / "answers.json"
     prompts.write_text(json.dumps(ROWS))
-    words = f"generate {run} --prompts {prompts} --out {out} --max-tokens 5 --batch 2"
-    words += " --temperature 1 --gamma 0.5 --seed 3"
-    return words.split(), out
-
-
-@pytest.fixture(scope="module")
-def whole(finished, tmp_path_factory):
-    words, out = command_in(tmp_path_factory.mktemp("whole"), finished.folders[1])
-    assert main(words) == 0
-    return out.read_text()
-
-
-def test_a_run_answers_with_its_best_weights_by_seed(finished, whole):
-    rows = json.loads(whole)
+    words = f"generate {finished} --prompts {prompts} --out {out} --max-tokens 5"
+    words += " --batch 2 --temperature 1 --gamma 0.5 --seed 3"
+    assert main(words.split()) == 0
+    rows = json.loads(out.read_text())
     assert [row["instruction"] for row in rows] == [row["instruction"] for row in ROWS]
     assert {row["generator"] for row in rows} == {"constrained-gamma0.5"}
-    model = load(finished.folders[1], log=quiet)
+    model = load(finished, log=quiet)
     source = model.task.inner.data.source
     config, tokenizer = source.config, source.tokenizer
     questions = tokenizer.encode(["<|user|>Say bado.<|end|><|assistant|>"])

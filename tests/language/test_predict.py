@@ -34,7 +34,7 @@ def reference_of(model, prompt, answer):
 
 def test_answers_are_judged_as_by_the_reference(finished, tmp_path):
     """By a run and by its export, without data."""
-    run, file = finished.folders[1], tmp_path / "prompts.json"
+    run, file = finished, tmp_path / "prompts.json"
     out = tmp_path / "new" / "out.jsonl"
     file.write_text(json.dumps(ROWS))
     prompts = ["Say bado.", "Add.\n\n1 and 2", "Say mi."]

@@ -15,10 +15,9 @@ pytestmark = pytest.mark.xdist_group("language")
 
 
 def test_a_run_cut_back_ends_like_the_whole(finished, small, tmp_path):
-    config = dict(small(method="both").variants())["constrained"]
     assert_resumes(
-        config,
-        finished.folders[1],
+        small(method="constrained"),
+        finished,
         tmp_path / "run",
         experiment="sft-tiny",
         steps=(2, 4),
@@ -26,7 +25,7 @@ def test_a_run_cut_back_ends_like_the_whole(finished, small, tmp_path):
 
 
 def test_an_evaluation_takes_other_strengths_of_noise(finished, tmp_path):
-    folder = shutil.copytree(finished.folders[0], tmp_path / "run")
+    folder = shutil.copytree(finished, tmp_path / "run")
     assert main(["evaluate", str(folder), "--test-gammas", "0", "2"]) == 0
     evaluation = read(folder / "evaluation.json")
     assert list(evaluation["accuracy"]) == ["0.0", "0.25", "2.0"], (

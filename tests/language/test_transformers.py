@@ -51,7 +51,7 @@ def assert_same_decoder(run, out):
 
 
 def test_a_drawn_decoder_of_bytes_is_exported_with_its_tokenizer(finished, tmp_path):
-    run = finished.folders[0]
+    run = finished
     out = export(run, format="transformers", log=quiet)
     assert out == run / "transformers"
     assert_same_decoder(run, out)
@@ -103,7 +103,7 @@ def test_transformers_answers_by_the_python_of_the_model_card(
 ):
     import torch
 
-    run = finished.folders[0] if kind == "drawn" else run_of(kind)[0]
+    run = finished if kind == "drawn" else run_of(kind)[0]
     out = export(run, tmp_path / "out", format="transformers", log=quiet)
     (code,) = re.findall(
         r"```python\n(.*?)```", (out / "README.md").read_text(), re.DOTALL

@@ -9,7 +9,7 @@ from scipy import special
 
 from tests.errors import one_line
 from tests.supervised.conftest import Stripes
-from tests.tasks import without_data
+from tests.tasks import without_data, without_report
 from tests.train.commands import quiet, read
 from unroll_jax.train.config.run import OptimizerConfig
 from unroll_jax.train.main import fit
@@ -47,6 +47,7 @@ def trained(tmp_path_factory):
             options = dataclasses.replace(SMALL, network=network)
             out = tmp_path_factory.mktemp("certified") / kind
             (folders[kind],) = fit(options, out=out, experiment=kind, log=quiet)
+            without_report(patch)  # that of the first is enough
     return folders
 
 

@@ -8,7 +8,7 @@ import pytest
 from sklearn import metrics
 
 from tests.supervised.conftest import DATA, small
-from tests.tasks import assert_resumes, without_data
+from tests.tasks import assert_resumes, without_data, without_report
 from tests.train.commands import quiet, read
 from unroll_jax.train.core.metrics import read_metrics
 from unroll_jax.train.data.pictures import NOT_COUNTED
@@ -83,9 +83,7 @@ def test_opteq_knows_97_percent_of_the_digits(tmp_path, monkeypatch):
     """Accuracies on 400 digits, with one seed. Means over seeds are above 97% and
     within half a point."""
     monkeypatch.setenv("UNROLL_PREPARED", str(tmp_path / "prepared"))
-    monkeypatch.setattr(
-        "unroll_jax.train.report.write_report", lambda *arguments, **options: None
-    )
+    without_report(monkeypatch)
     config, accuracies = (
         dataclasses.replace(EXPERIMENTS["image-opteq"].config, validate_every=10),
         {},

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.data.pretrained.conftest import write_folder
+from tests.train.commands import quiet
 from unroll_jax.train.config.constrained import ConstraintConfig, DualConfig
 from unroll_jax.train.core.task import Task
 from unroll_jax.train.main import fit
@@ -82,14 +83,11 @@ def finished(
     @functools.cache
     def train(experiment: str) -> Finished:
         folder = tmp_path_factory.mktemp(experiment) / "run"
-        methods = (
-            ("plain", "constrained") if experiment == "text-ut" else ("constrained",)
-        )
-        method = "both" if len(methods) == 2 else methods[0]
+        method = "both" if experiment == "text-ut" else "constrained"
         config = small(experiment, method=method, accumulate=PARTS[experiment], **MANY)
-        fit(config, out=folder, experiment=experiment, log=lambda line: None)
-        runs = {name: folder / name if method == "both" else folder for name in methods}
-        return Finished(runs, folder / "report")
+        runs = fit(config, out=folder, experiment=experiment, log=quiet)
+        methods = [one.method for _, one in config.variants()]
+        return Finished(dict(zip(methods, runs, strict=True)), folder / "report")
 
     return train
 
@@ -146,9 +144,7 @@ def write_pairs(tmp_path: Path) -> Callable[..., dict[str, Any]]:
 @pytest.fixture(scope="session")
 def data_of(small: Callable[..., Any]) -> Callable[..., TextInputs]:
     return functools.cache(
-        lambda experiment, **fields: load_inputs(
-            small(experiment, **fields), lambda line: None
-        )
+        lambda experiment, **fields: load_inputs(small(experiment, **fields), quiet)
     )
 
 

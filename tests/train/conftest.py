@@ -20,7 +20,7 @@ from PIL import Image
 
 from tests.hostile import runs
 from tests.started import environment
-from tests.tasks import InMemory
+from tests.tasks import InMemory, without_report
 from tests.train.commands import quiet, read
 from tests.train.own import linear
 from unroll_jax.train.config.constrained import ConstraintConfig
@@ -269,9 +269,7 @@ def _keep_in_memory(patch: pytest.MonkeyPatch) -> None:
     )
     for module in ("core.loop", "core.step", "core.evaluate"):
         patch.setattr(f"unroll_jax.train.{module}.state_like", traced_state)
-    patch.setattr(
-        "unroll_jax.train.report.write_report", lambda *arguments, **options: None
-    )
+    without_report(patch)
 
 
 def logged(config: VideoConfig, folder: Path) -> list[str]:
@@ -302,9 +300,7 @@ def start(in_memory: None, tmp_path: Path) -> Callable[..., list[str]]:
 
 @pytest.fixture
 def without_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "unroll_jax.train.report.write_report", lambda *arguments, **options: None
-    )
+    without_report(monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ import optax
 import pytest
 
 from tests.errors import one_line
+from tests.tasks import drawn
 from tests.train.commands import quiet, read
 from tests.train.own import TRAIN, VALIDATION, layer_losses, linear
 from unroll_jax.train import load
@@ -223,7 +224,7 @@ def test_rows_that_fill_the_last_batch_do_not_count():
     few = {name: array[:11].astype(">f4") for name, array in VALIDATION.items()}
     losses = lambda params, batch: len(batch["clean"]) * layer_losses(params, batch)
     task = linear(losses=losses, test=few)
-    params = jax.jit(task.init)(jax.random.key(0))
+    params = drawn(task)
     found = read_split(task, params, "test", Trial())["losses"]
     expected = 8 * np.asarray(jax.jit(layer_losses)(params, VALIDATION))[:11]
     np.testing.assert_allclose(found, expected, rtol=1e-4)

@@ -1,8 +1,8 @@
 """Predictions of every kind of run for pictures and clips, by the command."""
 
+import functools
 import json
 
-import jax
 import numpy as np
 import pytest
 from PIL import Image
@@ -11,6 +11,7 @@ from tests.sparse_coding.conftest import small as small_codes
 from tests.sparse_coding.conftest import task_of
 from tests.supervised.conftest import Fields, Stripes, small
 from tests.supervised.test_certified import SMALL as CERTIFIED
+from tests.tasks import drawn
 from tests.train.commands import refused
 from tests.train.conftest import CLIPS
 from unroll_jax.train import Model
@@ -28,14 +29,19 @@ TASKS = {
 }
 
 
+@functools.cache
+def model_of(name, config):
+    task = TASKS[name](config)
+    return Model(task, drawn(task), {})
+
+
 @pytest.fixture
 def model(request, config, monkeypatch):
     """A model as it is drawn, in place of that of a run."""
-    task = TASKS[request.param](config)
-    drawn = Model(task, jax.jit(task.init)(jax.random.key(0)), {})
-    monkeypatch.setattr("unroll_jax.train.predict.load", lambda folder: drawn)
-    monkeypatch.setattr("unroll_jax.train.predict._config_of", lambda f: task.options)
-    return drawn
+    model = model_of(request.param, config)
+    monkeypatch.setattr("unroll_jax.train.predict.load", lambda folder: model)
+    monkeypatch.setattr("unroll_jax.train.predict._config_of", lambda f: model.config)
+    return model
 
 
 @pytest.fixture

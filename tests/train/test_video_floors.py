@@ -1,12 +1,12 @@
 """Floors of video, least squares on the models' noise, and disturbed frames, against
 NumPy, scikit-learn and SciPy."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import ndimage
 
+from tests.tasks import drawn
 from tests.train.conftest import Clips, traced_task
 from unroll_jax.train.core.evaluate import evaluate_trials
 from unroll_jax.train.tasks.video import models as video_models
@@ -90,7 +90,7 @@ def test_the_floors_are_fitted_on_train_and_meet_the_noise(clips, changed, monke
     monkeypatch.setattr(video_models, "total_variation", lambda noisy, deviation: noisy)
     floors.cache_clear()
     task = traced_task(changed(method="plain"), clips)
-    params = jax.jit(task.init)(jax.random.key(0))
+    params = drawn(task)
     figures = task.baselines(params, evaluate_trials(task, params)[1])
     floors.cache_clear()
     for name in (LINEAR, CLASSICAL):
@@ -179,7 +179,7 @@ def test_an_evaluation_has_the_rmse_of_disturbed_frames():
     options = {"train_gamma": 0.0, "test_gammas": (0.0,), "test_disturbances": words}
     config = VideoConfig(method="plain", model=model, **options)
     task = make(config, FRAMES_OF)
-    params = jax.jit(task.init)(jax.random.key(0))
+    params = drawn(task)
     scores, readings = evaluate_trials(task, params)
     of_input = task.baselines(params, readings)["input_disturbed_rmse"]
     assert tuple(scores["disturbed_rmse"]) == tuple(of_input) == words

@@ -1,6 +1,7 @@
 """Axes of a sweep, as `--over.OPTION` gives them, and its cells: a name and a
 configuration each."""
 
+import functools
 import itertools
 import math
 import re
@@ -147,6 +148,8 @@ def grid(sweep: Sweep) -> list[Cell]:
     return list(cells.values())
 
 
+# A search reads the values of a trial several times, and tyro takes 40 ms for one.
+@functools.lru_cache(maxsize=4096)
 def read_value(axis: str, field: str, text: str, config: RunConfig) -> Any:
     """Returns the value of a field that a text on the command line gives it."""
     words, place = text.split(), f"--over.{axis} {text}"

@@ -68,7 +68,7 @@ def trial_cell(sweep: Sweep, cell: Cell, trial: Any) -> Cell:
     for axis in sweep.ranges:
         number = trial.params[axis.name]
         text = f"{number:.4g}" if isinstance(number, float) else str(number)
-        value = read_value(axis.name, axis.field, text, cell.config)
+        value = read_value(axis.name, axis.field, text, sweep.config)
         run = run.at(axis, text, value)
     return run.checked()
 

@@ -165,7 +165,7 @@ def certify(
       >>> f, g = parts.attention, parts.feedforward
       >>> options = {"g_step_size": parts.step_size, "phi": parts.phi}
       >>> layer = unroll_jax.alternating(f.energy, g.energy, f_step=f.step, **options)
-      >>> params = f.init(jax.random.key(0))
+      >>> params = jax.jit(f.init)(jax.random.key(0))
       >>> y = 5.0 * jax.random.uniform(jax.random.key(1), (8, 6, 4))
       >>> of_attention = pairwise_smoothness()
       >>> L = lambda params, y, x: of_attention(params, y, x) + 1.95  # of f and of g

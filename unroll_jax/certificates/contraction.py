@@ -44,9 +44,9 @@ def contraction_bound(
       >>> from unroll_jax import certificates, opteq, unroll
       >>> layer, x, start = opteq(8, 16, 3), jnp.ones(3), jnp.zeros(8)
       >>> params = certificates.spectral_normalise(
-      ...     layer.init(jax.random.key(0)), bound=0.7
+      ...     jax.jit(layer.init)(jax.random.key(0)), bound=0.7
       ... )
-      >>> residual = lambda z: jnp.linalg.norm(layer.step(params, z, x) - z)
+      >>> residual = jax.jit(lambda z: jnp.linalg.norm(layer.step(params, z, x) - z))
       >>> c = certificates.contraction_bound(params)
       >>> k = int(certificates.picard_steps(c, residual(start), tol=1e-3))
       >>> z, _ = unroll(layer, params, start, x, num_layers=k)  # k is known in advance

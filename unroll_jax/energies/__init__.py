@@ -6,9 +6,9 @@ that names the argument. CONTRIBUTING.md says how to add a system.
 Example:
   >>> import jax
   >>> descent, y, x = DESCENTS["softmax_attention"].example(jax.random.key(0), (2,))
-  >>> params = descent.init(jax.random.key(1))
-  >>> before = descent.energy(params, y, x)
-  >>> after = descent.energy(params, descent.step(params, y, x), x)
+  >>> params = jax.jit(descent.init)(jax.random.key(1))
+  >>> energy, step = jax.jit(descent.energy), jax.jit(descent.step)
+  >>> before, after = energy(params, y, x), energy(params, step(params, y, x), x)
   >>> bool((after <= before).all())
   True
   >>> sorted(REGULARISERS)

@@ -77,7 +77,7 @@ def convex_equilibrium(
     Example:
       >>> import jax, jax.numpy as jnp, unroll_jax as uj
       >>> layer = convex_equilibrium(4, 8)
-      >>> params = layer.init(jax.random.key(0))
+      >>> params = jax.jit(layer.init)(jax.random.key(0))
       >>> x = jax.random.normal(jax.random.key(1), (2, 4))
       >>> z, info = uj.equilibrium(layer, params, jnp.zeros((2, 4)), x)
       >>> reflected = x - 2.0 * z

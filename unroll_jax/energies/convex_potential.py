@@ -61,7 +61,7 @@ class ConvexPotentialParams(NamedTuple):
     Example:
       >>> import jax
       >>> from unroll_jax.energies import convex_potential
-      >>> params = convex_potential(4, 6).init(jax.random.key(0))
+      >>> params = jax.jit(convex_potential(4, 6).init)(jax.random.key(0))
       >>> jax.tree.map(lambda leaf: leaf.shape, params)
       ConvexPotentialParams(W=(6, 4), b=(6,), log_q=(6,))
     """
@@ -120,7 +120,7 @@ def convex_potential(
     Example:
       >>> import jax, jax.numpy as jnp
       >>> layer = convex_potential(4, 8)
-      >>> params = layer.init(jax.random.key(0))
+      >>> params = jax.jit(layer.init)(jax.random.key(0))
       >>> z = jax.random.normal(jax.random.key(1), (2, 4))
       >>> stepped = layer.step(params, z)
       >>> bool(jnp.linalg.norm(stepped[0] - stepped[1]) <= jnp.linalg.norm(z[0] - z[1]))
@@ -174,8 +174,8 @@ def convex_potential_conv(
     Example:
       >>> import jax
       >>> layer = convex_potential_conv(2, 4)
-      >>> params = layer.init(jax.random.key(0))
-      >>> layer.step(params, jax.numpy.ones((3, 6, 6, 2))).shape
+      >>> params = jax.jit(layer.init)(jax.random.key(0))
+      >>> jax.jit(layer.step)(params, jax.numpy.ones((3, 6, 6, 2))).shape
       (3, 6, 6, 2)
     """
     shape = (kernel_size, kernel_size, channels, width)

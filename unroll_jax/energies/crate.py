@@ -30,7 +30,8 @@ class CrateParams(NamedTuple):
 
     Example:
       >>> import jax
-      >>> params = crate(4, num_heads=2, head_dim=2).init(jax.random.key(0))
+      >>> layer = crate(4, num_heads=2, head_dim=2)
+      >>> params = jax.jit(layer.init)(jax.random.key(0))
       >>> params.U.shape, params.D.shape
       ((2, 4, 2), (4, 4))
     """
@@ -114,9 +115,10 @@ def crate(
     Example:
       >>> import jax
       >>> layer = crate(4, num_heads=2, head_dim=2, form="proximal")
-      >>> params = layer.init(jax.random.key(0))
+      >>> params = jax.jit(layer.init)(jax.random.key(0))
       >>> y = jax.random.uniform(jax.random.key(1), (5, 4))
-      >>> bool(layer.energy(params, layer.step(params, y)) < layer.energy(params, y))
+      >>> energy, step = jax.jit(layer.energy), jax.jit(layer.step)
+      >>> bool(energy(params, step(params, y)) < energy(params, y))
       True
     """
     published = form == "published"

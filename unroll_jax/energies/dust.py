@@ -101,11 +101,12 @@ def dust(
     Example:
       >>> import jax
       >>> layer = dust(4, 6, curvature=16.0)
-      >>> params: DustParams = layer.init(jax.random.key(1))
+      >>> params: DustParams = jax.jit(layer.init)(jax.random.key(1))
       >>> x = 9.0 * jax.random.normal(jax.random.key(0), (5, 4))
       >>> codes = jax.numpy.zeros((5, 6))
-      >>> stepped = layer.step(params, codes, x)
-      >>> bool(layer.energy(params, stepped, x) < layer.energy(params, codes, x))
+      >>> stepped = jax.jit(layer.step)(params, codes, x)
+      >>> energy = jax.jit(layer.energy)
+      >>> bool(energy(params, stepped, x) < energy(params, codes, x))
       True
     """
     coder = lista(dim, num_atoms, sparsity=sparsity, curvature=curvature)

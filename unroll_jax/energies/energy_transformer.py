@@ -32,7 +32,7 @@ class EnergyTransformerParams(NamedTuple):
     Example:
       >>> import jax
       >>> layer = energy_transformer(4, num_heads=2, head_dim=3, num_memories=8)
-      >>> params = layer.init(jax.random.key(0))
+      >>> params = jax.jit(layer.init)(jax.random.key(0))
       >>> params.W_Q.shape, params.memories.shape, params.scale.shape
       ((2, 3, 4), (8, 4), ())
     """
@@ -109,9 +109,10 @@ def energy_transformer(
     Example:
       >>> import jax
       >>> layer = energy_transformer(4, num_heads=2, head_dim=3, num_memories=8)
-      >>> params = layer.init(jax.random.key(0))
+      >>> params = jax.jit(layer.init)(jax.random.key(0))
       >>> y = jax.random.normal(jax.random.key(1), (5, 4))
-      >>> bool(layer.energy(params, layer.step(params, y)) < layer.energy(params, y))
+      >>> energy, step = jax.jit(layer.energy), jax.jit(layer.step)
+      >>> bool(energy(params, step(params, y)) < energy(params, y))
       True
     """
 

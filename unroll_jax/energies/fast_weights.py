@@ -89,7 +89,8 @@ def fast_weights(
       >>> import jax
       >>> layer = fast_weights(4, 3)
       >>> pairs = jax.random.normal(jax.random.key(0), (1, 7))
-      >>> W = layer.step(None, jax.numpy.zeros((3, 4)), pairs)  # learns one pair
+      >>> step = jax.jit(layer.step)
+      >>> W = step(None, jax.numpy.zeros((3, 4)), pairs)  # learns one pair
       >>> bool(jax.numpy.allclose(W @ pairs[0, :4], pairs[0, 4:], atol=1e-5))
       True
     """

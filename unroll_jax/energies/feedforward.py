@@ -76,9 +76,10 @@ def feedforward(
     Example:
       >>> import jax
       >>> layer = feedforward(3, phi="relu")
-      >>> params: FeedForwardParams = layer.init(jax.random.key(0))
+      >>> params: FeedForwardParams = jax.jit(layer.init)(jax.random.key(0))
       >>> y = jax.random.uniform(jax.random.key(1), (5, 3))
-      >>> bool(layer.energy(params, layer.step(params, y)) < layer.energy(params, y))
+      >>> energy, step = jax.jit(layer.energy), jax.jit(layer.step)
+      >>> bool(energy(params, step(params, y)) < energy(params, y))
       True
     """
     proximal = resolve_proximal(phi, step_size)

@@ -74,10 +74,11 @@ def hopfield(
     Example:
       >>> import jax
       >>> layer = hopfield(3)
-      >>> params: HopfieldParams = layer.init(jax.random.key(0))
+      >>> params: HopfieldParams = jax.jit(layer.init)(jax.random.key(0))
       >>> y, keys = jax.random.normal(jax.random.key(1), (2, 5, 3))
-      >>> stepped = layer.step(params, y, keys)
-      >>> bool(layer.energy(params, stepped, keys) < layer.energy(params, y, keys))
+      >>> energy, step = jax.jit(layer.energy), jax.jit(layer.step)
+      >>> stepped = step(params, y, keys)
+      >>> bool(energy(params, stepped, keys) < energy(params, y, keys))
       True
     """
     is_cross = num_patterns is None

@@ -25,7 +25,7 @@ class HyperSetParams(NamedTuple):
     Example:
       >>> import jax
       >>> layer = hyper_set(4, num_heads=2, head_dim=3, width=8)
-      >>> params = layer.init(jax.random.key(0))
+      >>> params = jax.jit(layer.init)(jax.random.key(0))
       >>> params.W.shape, params.D.shape
       ((2, 3, 4), (8, 4))
     """
@@ -94,9 +94,10 @@ def hyper_set(
       >>> from unroll_jax import safeguarded
       >>> layer = hyper_set(4, num_heads=2, head_dim=3, width=8, form="gradient")
       >>> layer = safeguarded(layer)
-      >>> params = layer.init(jax.random.key(0))
+      >>> params = jax.jit(layer.init)(jax.random.key(0))
       >>> y = jax.random.normal(jax.random.key(1), (5, 4))
-      >>> bool(layer.energy(params, layer.step(params, y)) < layer.energy(params, y))
+      >>> energy, step = jax.jit(layer.energy), jax.jit(layer.step)
+      >>> bool(energy(params, step(params, y)) < energy(params, y))
       True
     """
 

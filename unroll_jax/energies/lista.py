@@ -82,7 +82,7 @@ def lista(
     Example:
       >>> import jax
       >>> layer = lista(4, 6)
-      >>> params: ListaParams = layer.init(jax.random.key(1))
+      >>> params: ListaParams = jax.jit(layer.init)(jax.random.key(1))
       >>> x = jax.random.normal(jax.random.key(0), (5, 4))
       >>> codes = jax.numpy.zeros((5, 6))
       >>> stepped = layer.step(params, codes, x)

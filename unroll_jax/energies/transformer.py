@@ -109,9 +109,10 @@ def transformer(*arguments: Any, **options: Any) -> Descent:
     Example:
       >>> import jax
       >>> layer = transformer(4, rank=2)
-      >>> params = layer.init(jax.random.key(0))
+      >>> params = jax.jit(layer.init)(jax.random.key(0))
       >>> y = jax.random.uniform(jax.random.key(1), (8, 5, 4))
-      >>> layer.step(params, y, y).shape, layer.energy(params, y, y).shape
+      >>> step, energy = jax.jit(layer.step), jax.jit(layer.energy)
+      >>> step(params, y, y).shape, energy(params, y, y).shape
       ((8, 5, 4), (8,))
     """
     parts = transformer_parts(*arguments, **options)

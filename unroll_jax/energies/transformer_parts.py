@@ -88,12 +88,13 @@ def transformer_parts(
       >>> from unroll_jax.energies import transformer
       >>> parts: TransformerParts = transformer_parts(4)
       >>> layer = transformer(4)
-      >>> params: TransformerParams = layer.init(jax.random.key(0))
+      >>> params: TransformerParams = jax.jit(layer.init)(jax.random.key(0))
       >>> y = jnp.eye(3, 4)
-      >>> attended = parts.attention.step(params, y, y)
-      >>> mixed = parts.feedforward.step(params, attended, y)
+      >>> attended = jax.jit(parts.attention.step)(params, y, y)
+      >>> mixed = jax.jit(parts.feedforward.step)(params, attended, y)
       >>> by_parts = parts.phi.prox(mixed, parts.step_size)
-      >>> bool(jnp.allclose(by_parts, layer.step(params, y, y), atol=1e-6))
+      >>> whole = jax.jit(layer.step)(params, y, y)
+      >>> bool(jnp.allclose(by_parts, whole, atol=1e-6))
       True
     """
     pair = attention(

@@ -44,7 +44,8 @@ class DeepOptEq(OptEqBase, kw_only=True):
       >>> sizes = {"convolutional": False, "channels": 8, "widths": (8, 8)}
       >>> model = DeepOptEq(num_classes=3, max_norm=0.9, **sizes)
       >>> x = jax.random.normal(jax.random.key(0), (5, 4))
-      >>> logits, info = model.apply(model.init(jax.random.key(1), x), x)
+      >>> params = jax.jit(model.init)(jax.random.key(1), x)
+      >>> logits, info = jax.jit(model.apply)(params, x)
       >>> logits.shape, bool(info.converged.all())
       ((5, 3), True)
     """

@@ -43,7 +43,8 @@ class Encoder(LayeredModel):
       >>> config = EncoderConfig(100, dim=8, num_layers=2, num_heads=2, hidden_dim=16)
       >>> model = Encoder(config)
       >>> tokens = jnp.array([[5, 6, 7], [8, 9, 0]])  # 0 is padding
-      >>> model.apply(model.init(jax.random.key(0), tokens), tokens).shape
+      >>> params = jax.jit(model.init)(jax.random.key(0), tokens)
+      >>> jax.jit(model.apply)(params, tokens).shape
       (3, 2, 3, 8)
     """
 

@@ -192,7 +192,8 @@ class BehindStem(nn.Module):
       >>> network = FeedForwardNetwork(num_classes=3, widths=(4,))
       >>> model = BehindStem(network, stem=(2, 4))
       >>> x = jnp.ones((5, 8, 8, 1))
-      >>> model.apply(model.init(jax.random.key(0), x), x)[0].shape
+      >>> params = jax.jit(model.init)(jax.random.key(0), x)
+      >>> jax.jit(model.apply)(params, x)[0].shape
       (5, 3)
     """
 

@@ -85,7 +85,7 @@ class UnrolledClassifier(nn.Module):
       ...     num_classes=2,
       ... )
       >>> tokens = jnp.array([[5, 6, 7], [8, 9, 0]])
-      >>> variables = model.init(jax.random.key(0), tokens)
+      >>> variables = jax.jit(model.init)(jax.random.key(0), tokens)
       >>> model.apply(variables, tokens, mask=tokens != 0).shape
       (4, 2, 2)
     """

@@ -41,7 +41,8 @@ class ViT(LayeredModel):
       >>> sizes = {"dim": 18, "num_layers": 2, "num_heads": 2, "hidden_dim": 16}
       >>> model = ViT(ViTConfig(num_patches=4, pixels=9, **sizes))
       >>> frames = jnp.ones((5, 4, 9))
-      >>> model.apply(model.init(jax.random.key(0), frames), frames).shape
+      >>> params = jax.jit(model.init)(jax.random.key(0), frames)
+      >>> jax.jit(model.apply)(params, frames).shape
       (3, 5, 4, 9)
     """
 

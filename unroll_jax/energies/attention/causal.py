@@ -71,10 +71,11 @@ def causal_attention(
     Example:
       >>> import jax
       >>> layer = causal_attention(form="softmax")
-      >>> params = layer.init(jax.random.key(0))
+      >>> params = jax.jit(layer.init)(jax.random.key(0))
       >>> y = jax.random.normal(jax.random.key(1), (5, 3))
-      >>> stepped = layer.step(params, y, None)
-      >>> bool(layer.energy(params, stepped, y) < layer.energy(params, y, y))
+      >>> stepped = jax.jit(layer.step)(params, y, None)
+      >>> energy = jax.jit(layer.energy)
+      >>> bool(energy(params, stepped, y) < energy(params, y, y))
       True
     """
     # Checks the options, and draws W_a.

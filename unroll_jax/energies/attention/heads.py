@@ -114,9 +114,10 @@ def multihead_attention(
     Example:
       >>> import jax
       >>> layer = multihead_attention(6, num_heads=2, form="softmax")
-      >>> params: HeadsParams = layer.init(jax.random.key(0))
+      >>> params: HeadsParams = jax.jit(layer.init)(jax.random.key(0))
       >>> y = jax.random.normal(jax.random.key(1), (5, 6))
-      >>> bool(layer.energy(params, layer.step(params, y)) < layer.energy(params, y))
+      >>> energy, step = jax.jit(layer.energy), jax.jit(layer.step)
+      >>> bool(energy(params, step(params, y)) < energy(params, y))
       True
     """
     fits = rank is not None or num_heads <= dim

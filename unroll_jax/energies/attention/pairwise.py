@@ -135,9 +135,10 @@ def attention(
     Example:
       >>> import jax
       >>> layer = attention(form="softmax")
-      >>> params: AttentionParams = layer.init(jax.random.key(0))
+      >>> params: AttentionParams = jax.jit(layer.init)(jax.random.key(0))
       >>> y = jax.random.normal(jax.random.key(1), (5, 3))
-      >>> bool(layer.energy(params, layer.step(params, y)) < layer.energy(params, y))
+      >>> energy, step = jax.jit(layer.energy), jax.jit(layer.step)
+      >>> bool(energy(params, step(params, y)) < energy(params, y))
       True
     """
     fits = rank is None or rank <= (dim or 0)

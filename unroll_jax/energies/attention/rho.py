@@ -47,7 +47,8 @@ class Rho(NamedTuple):
       >>> from unroll_jax.energies import AttentionParams, attention
       >>> same_slope = Rho(lambda z: 2.0 * z)
       >>> layer = attention(rho=same_slope, form="softmax")
-      >>> y = layer.step(AttentionParams(None), jnp.array([[0.0], [4.0]]))
+      >>> step = jax.jit(layer.step)
+      >>> y = step(AttentionParams(None), jnp.array([[0.0], [4.0]]))
       >>> y.ravel().round(3).tolist()  # the mean
       [2.0, 2.0]
     """

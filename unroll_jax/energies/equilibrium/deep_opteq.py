@@ -49,10 +49,11 @@ def deep_opteq(layers: Sequence[Descent]) -> Descent:
       >>> import jax
       >>> from unroll_jax.energies import opteq
       >>> layer = deep_opteq([opteq(4, 8), opteq(4, 6, 3, skip=0.5)])
-      >>> params = layer.init(jax.random.key(0))
+      >>> params = jax.jit(layer.init)(jax.random.key(0))
       >>> x, z = jax.random.normal(jax.random.key(1), (5, 3)), jax.numpy.zeros((5, 4))
-      >>> after = layer.step(params, z, x)
-      >>> fell = layer.energy(params, after, x) < layer.energy(params, z, x)
+      >>> after = jax.jit(layer.step)(params, z, x)
+      >>> energy = jax.jit(layer.energy)
+      >>> fell = energy(params, after, x) < energy(params, z, x)
       >>> bool(fell.all())
       True
     """
@@ -107,7 +108,7 @@ def multi_block(layers: Sequence[Descent]) -> Descent:
       >>> from unroll_jax.energies import opteq
       >>> layer, z = opteq(2, 3), (jnp.zeros(2), jnp.ones(2))
       >>> blocks = multi_block([layer, layer])
-      >>> params = blocks.init(jax.random.key(0))
+      >>> params = jax.jit(blocks.init)(jax.random.key(0))
       >>> first, _ = blocks.step(params, z, None)  # sees the last block
       >>> bool(jnp.allclose(first, layer.step(params[0], z[1], None)))
       True

@@ -88,10 +88,11 @@ def opteq(
     Example:
       >>> import jax
       >>> layer = opteq(4, 8, 3)
-      >>> params = layer.init(jax.random.key(0))
+      >>> params = jax.jit(layer.init)(jax.random.key(0))
       >>> x, z = jax.random.normal(jax.random.key(1), (5, 3)), jax.numpy.zeros((5, 4))
-      >>> after = layer.step(params, z, x)
-      >>> fell = layer.energy(params, after, x) < layer.energy(params, z, x)
+      >>> after = jax.jit(layer.step)(params, z, x)
+      >>> energy = jax.jit(layer.energy)
+      >>> fell = energy(params, after, x) < energy(params, z, x)
       >>> bool(fell.all())
       True
     """
@@ -146,9 +147,9 @@ def opteq_conv(
     Example:
       >>> import jax
       >>> layer = opteq_conv(2, 4, 1)
-      >>> params = layer.init(jax.random.key(0))
+      >>> params = jax.jit(layer.init)(jax.random.key(0))
       >>> x = jax.random.normal(jax.random.key(1), (3, 6, 6, 1))
-      >>> layer.step(params, jax.numpy.zeros((3, 6, 6, 2)), x).shape
+      >>> jax.jit(layer.step)(params, jax.numpy.zeros((3, 6, 6, 2)), x).shape
       (3, 6, 6, 2)
     """
     window = (kernel_size, kernel_size)

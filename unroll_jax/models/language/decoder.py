@@ -54,8 +54,8 @@ class Decoder(LayeredModel):
       >>> sizes = {"dim": 8, "num_layers": 2, "num_heads": 4, "hidden_dim": 16}
       >>> model = Decoder(DecoderConfig(100, num_key_value_heads=2, **sizes))
       >>> tokens = jnp.array([[5, 6, 7], [8, 9, 3]])
-      >>> params = model.init(jax.random.key(0), tokens)
-      >>> states = model.apply(params, tokens)
+      >>> params = jax.jit(model.init)(jax.random.key(0), tokens)
+      >>> states = jax.jit(model.apply)(params, tokens)
       >>> states.shape, decoder_logits(model.config, params["params"], states).shape
       ((3, 2, 3, 8), (3, 2, 3, 100))
     """

@@ -157,7 +157,7 @@ def generate(
       >>> sizes = {"dim": 8, "num_layers": 2, "num_heads": 4, "hidden_dim": 16}
       >>> config = DecoderConfig(100, num_key_value_heads=2, **sizes)
       >>> tokens = jnp.ones((1, 1), int)
-      >>> params = Decoder(config).init(jax.random.key(0), tokens)["params"]
+      >>> params = jax.jit(Decoder(config).init)(jax.random.key(0), tokens)["params"]
       >>> answers: Generated = generate(config, params, [[5, 6, 7], [8]], max_tokens=4)
       >>> answers.tokens.shape, answers.lengths.tolist()
       ((2, 4), [4, 4])
