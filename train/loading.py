@@ -178,11 +178,11 @@ def load(folder: Path | str, *, task: Task | None = None, log: Log = print) -> M
         step, state, notes = checkpoints.best(state_like(task, plan))
     status = read_status(folder)
     steps = status.get("steps", step)
-    planned = status.get("num_steps", steps)
+    planned = status.get("num_steps", plan.num_steps)
     card = {
         "experiment": experiment,
         "step": step,
-        "of": f" of {steps}{f' ({planned} were planned)' if steps < planned else ''}",
+        "of": f" of {steps}{f' ({planned} planned)' if steps < planned else ''}",
         "score": notes["score"],
         "validation": validation_of(folder, step),
     }

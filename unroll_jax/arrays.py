@@ -43,12 +43,11 @@ def check_array(name: str, value: Any) -> None:
 
 def not_an_array(name: str, value: Any) -> TypeError:
     """Returns the error on a value that is no array, with the way to one."""
-    way_out = "jnp.asarray makes one"
-    if callable(value):
-        way_out = (
-            "of a module pass the arrays: nnx.split, equinox.partition or linen's init"
-            " returns them"
-        )
+    way_out = (
+        "if it is a module, pass its arrays (nnx.split, eqx.partition, linen's init)"
+        if callable(value)
+        else "jnp.asarray makes one"
+    )
     return TypeError(f"{name} must be an array, got {type(value).__name__}; {way_out}")
 
 

@@ -311,7 +311,7 @@ def test_a_selection_of_constraints_reads_its_own_losses_only():
 
 
 @pytest.mark.skipif(
-    jax.__version_info__ < (0, 11), reason="XLA drops barriers before it fuses there"
+    jax.__version_info__ < (0, 11), reason="XLA of jaxlib 0.10 drops barriers early"
 )
 def test_a_compiled_step_grows_in_proportion_to_the_layers():
     """XLA once copied the operations of all layers to every kernel: 4,788 here."""

@@ -100,7 +100,7 @@ def test_images_of_several_sizes_are_brought_to_one(opened, tmp_path):
         opened("image_folder", root)
     lines = []
     data = opened("image_folder", root, lines.append, size=8)
-    assert "  images of other sizes are squeezed to squares of --data.size" in lines
+    assert "  images of other shapes are resized to squares of --data.size" in lines
     assert data.shape == (8, 8, 3)
     assert data.whole("test").images.shape[1:] == (8, 8, 3)
     grey = write_pictures(tmp_path / "grey", COUNTS, mode="L")

@@ -112,7 +112,8 @@ def test_the_objective_asks_for_consent_too():
 
 def test_half_precision_weights_are_judged_in_float32():
     layer = uj.opteq(2, 2, 2)
-    W = np.float16([[1.0, 0.0535], [0.0, 0.1]])  # of norm 1.0014
-    z = np.zeros((1, 2), np.float16)
-    params = uj.energies.OptEqParams(W, W, np.zeros(2, np.float16))
-    stated_norm(lambda: uj.equilibrium(layer, params, z, z))
+    for dtype, excess in ((jnp.float16, 0.0535), (jnp.bfloat16, 0.15)):
+        # of norm 1.0014 and 1.011
+        W = np.array([[1.0, excess], [0.0, 0.1]], dtype)
+        params = uj.energies.OptEqParams(W, W, W[1])
+        stated_norm(lambda: uj.equilibrium(layer, params, W[:1], W[:1]))  # noqa: B023

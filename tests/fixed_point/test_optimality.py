@@ -69,8 +69,13 @@ def test_any_solver_gets_the_gradient_of_the_closed_form():
     def gradient(weight, X):
         return jnp.sum(solve(weight, jnp.zeros(5), X, Y) ** 2)
 
-    for slope, expected in zip(gradient(0.1, X), slopes_of_ridge(0.1), strict=True):
-        assert_allclose(slope, expected, rtol=1e-5, atol=1e-7)
+    expected = slopes_of_ridge(0.1)
+    for slope, one in zip(gradient(0.1, X), expected, strict=True):
+        assert_allclose(slope, one, rtol=1e-5, atol=1e-7)
+    # SciPy itself, outside of jit
+    solve = uj.implicit_argmin(ridge_loss, adjoint_tol=1e-10)(by_scipy)
+    z, pull = jax.vjp(lambda weight: solve(weight, np.zeros(5), X, Y), 0.1)
+    assert_allclose(pull(2.0 * z)[0], expected[0], rtol=1e-5)
 
 
 @nightly
@@ -313,12 +318,12 @@ FAR = {  # a condition, a wrapped solver that fails, and its arguments
     "one prox": (
         functools.partial(
             uj.implicit_argmin,
-            lambda p, z: (z - 1.0) ** 2,
+            lambda p, z: jnp.sum((z - 1.0) ** 2),
             prox=shrink_half,
             step_size=0.1,
         ),
         lambda p, z0: z0 + 0.1,
-        (ONE, np.zeros(())),
+        (ONE, np.zeros(3)),
     ),
     "one of two examples": (
         functools.partial(uj.implicit_root, square, batch_ndim=1),

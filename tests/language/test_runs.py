@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from tests.tasks import assert_resumes
-from tests.train.commands import read
+from tests.train.commands import quiet, read
 from unroll_jax.train.__main__ import main
+from unroll_jax.train.main import fit
 from unroll_jax.train.tasks.language.answers import Tokens, arrays
 from unroll_jax.train.tasks.language.task import floors
 
@@ -22,6 +23,18 @@ def test_a_run_cut_back_ends_like_the_whole(finished, small, tmp_path):
         experiment="sft-tiny",
         steps=(2, 4),
     )
+
+
+@pytest.mark.slow
+def test_both_methods_train_evaluate_and_report(small, tmp_path):
+    fit(small(method="both"), out=tmp_path, experiment="sft-tiny", log=quiet)
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert "plain against constrained training" in page
+    for method in ("plain", "constrained"):
+        (file,) = tmp_path.glob(f"{method}*/evaluation.json")
+        evaluation = read(file)
+        assert evaluation["method"] == method
+        assert 0.0 <= evaluation["accuracy"]["0.0"] <= 1.0
 
 
 def test_an_evaluation_takes_other_strengths_of_noise(finished, tmp_path):

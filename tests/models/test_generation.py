@@ -139,6 +139,18 @@ def test_the_longest_prompt_that_has_room_is_answered():
     ).lengths.tolist() == [3]
 
 
+DRAWN = {"max_tokens": 3, "temperature": 1.5, "noise": 0.3, "top_p": 0.95}
+
+
+@nightly
+def test_a_row_alone_is_drawn_as_in_a_batch():
+    params, keys = small_params(), row_keys(jax.random.key(2, impl="rbg"), 2)
+    for run in (generate, functools.partial(speculate, exit_layer=2, draft_length=2)):
+        together = run(SMALL, params, PROMPTS[:2], key=keys, **DRAWN).tokens
+        alone = run(SMALL, params, PROMPTS[1:2], key=keys[1:], **DRAWN).tokens
+        assert_array_equal(alone[0], together[1])
+
+
 def test_a_row_is_drawn_by_its_own_key():
     """JAX's own vmap draws by the first key of a batch, for this implementation."""
     params = small_params()
@@ -150,9 +162,7 @@ def test_a_row_is_drawn_by_its_own_key():
 
     first, reverse, others = pairs(jax.random.key(2, impl="rbg"))
     for run in (generate, functools.partial(speculate, exit_layer=2, draft_length=2)):
-        answer = functools.partial(
-            run, SMALL, params, max_tokens=3, temperature=1.5, noise=0.3, top_p=0.95
-        )
+        answer = functools.partial(run, SMALL, params, **DRAWN)
         together = np.asarray(answer(PROMPTS[:2], key=first).tokens)
         swapped = answer(PROMPTS[1::-1], key=reverse).tokens
         assert_array_equal(swapped, together[::-1])

@@ -9,7 +9,7 @@ from scipy import special
 
 from tests.errors import one_line
 from tests.supervised.conftest import Stripes
-from tests.tasks import without_data, without_report
+from tests.tasks import without_data
 from tests.train.commands import quiet, read
 from unroll_jax.train.config.run import OptimizerConfig
 from unroll_jax.train.main import fit
@@ -47,7 +47,6 @@ def trained(tmp_path_factory):
             options = dataclasses.replace(SMALL, network=network)
             out = tmp_path_factory.mktemp("certified") / kind
             (folders[kind],) = fit(options, out=out, experiment=kind, log=quiet)
-            without_report(patch)  # that of the first is enough
     return folders
 
 
@@ -94,7 +93,6 @@ def test_a_prediction_has_a_radius_within_which_its_label_stays(
         found = logits(model.params, np.float32(picture / 255.0 + moves))
         named = {model.task.inner.spec.class_names[one] for one in found.argmax(-1)}
         assert named == {answer.label}
-        # at the temperature of the loss, so a mean of them is near the accuracy
         shares = special.softmax(found[0] / SMALL.temperature)
         np.testing.assert_allclose(answer.probabilities, shares, rtol=1e-3, atol=1e-5)
 

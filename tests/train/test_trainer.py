@@ -84,7 +84,7 @@ def test_a_run_stops_early_and_may_go_on(tmp_path):
     run, log = trained(tmp_path / "run", early_stop=2, **options)
     # the first validation, of step 2, is the best
     assert any("stopped at step 6 of 12" in line for line in log)
-    assert "of 6 (12 were planned)," in str(load(run, task=linear(**options)))
+    assert "of 6 (12 planned)," in str(load(run, task=linear(**options)))
     assert (read(run / "status.json")["state"], steps_of(run)) == ("finished", 6)
     before = files_of(run / "checkpoints")
     _, log = trained(run, early_stop=2, **options)

@@ -121,10 +121,11 @@ def open_class_folders(root: Path, log: Log) -> Iterator[PictureSet[LabelledImag
 
     with open_media(root, log) as media:
         splits = _sort_classes(media, log)
-        firsts = [files[0] for files in splits["train"].values()]
-        shapes = (image.shape for image in read(firsts))
-        log("  images of other sizes are squeezed to squares of --data.size")
-        channels = max(shape[2] for shape in shapes)
+        log("  images of other shapes are resized to squares of --data.size")
+        channels = max(
+            image.shape[2]
+            for image in read([files[0] for files in splits["train"].values()])
+        )
         yield _labelled(splits, (0, 0, channels), read, log)
 
 

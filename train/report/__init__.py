@@ -123,15 +123,15 @@ def _other_report(runs: Sequence[Run]) -> Report:
     classifiers a sentence and pictures."""
     spec = runs[0].spec
     rows: dict[str, list[Run]] = {}
-    names = dict.fromkeys(run.experiment for run in runs)
-    for name in names:
-        members = [run for run in runs if run.experiment == name]
+    names = {run.config["experiment"]: run.experiment for run in runs}
+    for experiment, name in names.items():
+        members = [run for run in runs if run.config["experiment"] == experiment]
         for label, cell in by_config(members).items():
             rows[f"{name} {label}".strip()] = cell
     blocks: list[Picture | Table] = [] if spec.layered else _pictures(spec, rows)
     blocks.append(tables.evaluation_table(rows))
     return Report(
-        title=", ".join(names),
+        title=", ".join(names.values()),
         introduction=f"Networks were trained {spec.work}. {words.meaning(spec)}",
         sections=[("", blocks)],
         verdict=[] if spec.layered else _ranking(spec, rows),

@@ -216,9 +216,9 @@ class Run:
 
     @property
     def experiment(self) -> str:
-        """Its name, and after it the name of the user's data."""
+        """Its name, and after it that of the folder or file of its data, if any."""
         data = Path(flat(self.config).get("data.root") or "").name
-        return " on ".join(filter(None, (self.config["experiment"], data)))
+        return f"{self.config['experiment']} on {data}".removesuffix(" on ")
 
     @property
     def gammas(self) -> list[str]:

@@ -31,8 +31,9 @@ WAYS = {
 LOSS_RATIO, ACCURACY_GAP = 1.5, 0.1
 LEAST_LOSS = 0.1  # nats. A cross entropy below costs few points of accuracy
 WAY_TO_BOUNDS = (
-    "not all bounds are met: train longer or lower --constraints.alpha; a plain run in"
-    " the same report (--method both) shows which losses are in reach."
+    "not all bounds are met: train longer or loosen them (alpha, first_alpha and"
+    " reference of the constraints); a plain run in the same report (method both) shows"
+    " which losses are in reach."
 )
 # Training is judged by its last steps: one in so many of all, and so many at least.
 LAST_STEPS, FEWEST_STEPS = 20, 10

@@ -185,7 +185,7 @@ def lipschitz(
 
     sigma = resolve_monotone(activation).value
     # A function of the caller's may change between calls, and may be NumPy's.
-    call = _compiled if isinstance(activation, str) else _eager
+    call = _compiled if isinstance(activation, str) else _call
 
     def run(*args: Any) -> Any:
         return jax.device_get(call(sigma, *args))
@@ -260,7 +260,7 @@ def _behind_matrix(M: np.ndarray, state: _Reached, unit: float) -> _Reached:
 
 
 def _check_fits(shape: tuple[int, ...], z: np.ndarray, width: int) -> None:
-    wanted = f"take the states before them, of shape {z.shape}"
+    wanted = f"fit states of shape {z.shape}"
     require(z.shape[-1] == width, "parts", wanted, f"weights of shape {shape}")
 
 
@@ -326,7 +326,8 @@ def _potential(params: ConvexPotentialParams, z: np.ndarray, unit: float) -> _Po
     W, b, log_q = params
     is_dense = W.ndim == 2
     _check_fits(W.shape, z, W.shape[-1 if is_dense else -2])
-    require(is_dense or z.ndim == 4, "x", "be images for a kernel", f"shape {z.shape}")
+    images = "fit the shape of states, images for a kernel"
+    require(is_dense or z.ndim == 4, "parts", images, z.shape)
     image_shape = None if is_dense else z.shape[1:3]
     taps = math.prod(W.shape[:-2])
     # The sums over the taps bound the symbol of the convolution at each frequency.
@@ -379,11 +380,11 @@ def _potential(params: ConvexPotentialParams, z: np.ndarray, unit: float) -> _Po
     )
 
 
-def _eager(sigma: Callable[[Array], Array], function: Any, *args: Any) -> Any:
+def _call(sigma: Callable[[Array], Array], function: Any, *args: Any) -> Any:
     return function(sigma, *jax.tree.map(jnp.asarray, args))
 
 
-_compiled = jax.jit(_eager, static_argnums=(0, 1))
+_compiled = jax.jit(_call, static_argnums=(0, 1))
 
 
 def _gradient(sigma: Callable[[Array], Array], layer: _Potential, z: Array) -> Array:

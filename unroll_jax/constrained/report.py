@@ -111,7 +111,7 @@ class ConstraintReport(NamedTuple):
             if status == SLACK:
                 words = [
                     f"{one.name} (a multiplier of {one.wound_up:.3g}, wound up unless"
-                    " it binds in training)"
+                    " the constraint binds in training)"
                     for one in self.groups
                     if one.wound_up > 0.0 and (self.feasible or one.status == SLACK)
                 ]

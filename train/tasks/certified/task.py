@@ -49,7 +49,7 @@ class Certified(NamedTuple):
 
     Attributes:
       label: of the most probable class.
-      probabilities: of all, (classes,), at the temperature of the loss.
+      probabilities: of all, (classes,), the softmax of logits / temperature.
       radius: within which no disturbance of the image changes the label, in the
         Euclidean norm. The image is as the network sees it: scaled to the size of the
         train images, with pixels in [0, 1].
@@ -65,16 +65,10 @@ def open_task(options: CertifiedConfig, log: Log) -> Task:
     task = make(options, load_images(options, log))
     network = task.options.network
     if network != options.network:
-        kind = (
-            "; --network.convolutional --network.block 2 --network.width 32 has fewer"
-            " weights"
-        )
+        layers = f"--network.width {network.width}"
         if network.convolutional:
-            kind = f" --network.convolutional --network.block {network.block}"
-        log(
-            f"for images of {task.inner.spec.shape}:"
-            f" --network.width {network.width}{kind}"
-        )
+            layers += f" --network.convolutional --network.block {network.block}"
+        log(f"default network for images of {task.inner.spec.shape}: {layers}")
     return task
 
 
