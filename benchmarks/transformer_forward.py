@@ -68,9 +68,10 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
 
 
 def flops_forward(sizes: Sizes, batch: int) -> float:
-    """Matrix-product operations of a forward pass, energies included.
+    """Matrix-product operations of a forward pass without energies.
 
-    Each layer has two products with d x d and two with n x n. Energies share them.
+    Each layer has two products with d x d and two with n x n. Energies share them, but
+    add Y W_f at the layer's input: one with d x d.
     """
     tokens = sizes.num_layers * batch * sizes.tokens
     return 4.0 * tokens * sizes.dim * (sizes.dim + sizes.tokens)
