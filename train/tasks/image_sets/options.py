@@ -139,7 +139,7 @@ DEMO = Experiment(
     paper=PAPER,
     expect=(
         "half squared error 0.39 plain, 0.40 constrained and with deep supervision, of"
-        " a linear layer 0.57; every layer descends under constraints; 3.8 minutes"
+        " a linear layer 0.57; every layer descends under constraints; 2.5 minutes"
         " on 2 cores"
     ),
 )
