@@ -187,17 +187,17 @@ def changed(draw: st.DrawFn, content: bytes) -> bytes:
 def _value(draw: st.DrawFn, content: bytes) -> bytes:
     try:
         root = json.loads(content)
-    except ValueError:
-        return _bytes(draw, content)
-    places = list(_places(root))
-    if not places:
-        return _bytes(draw, content)
-    parent, key = draw(st.sampled_from(places))
-    if isinstance(parent, dict) and draw(st.booleans()):
-        parent["unknown"] = parent.pop(key)
-    else:
-        parent[key] = draw(st.sampled_from(ODD))
-    return json.dumps(root).encode()
+        places = list(_places(root))
+        if places:
+            parent, key = draw(st.sampled_from(places))
+            if isinstance(parent, dict) and draw(st.booleans()):
+                parent["unknown"] = parent.pop(key)
+            else:
+                parent[key] = draw(st.sampled_from(ODD))
+            return json.dumps(root).encode()
+    except (ValueError, RecursionError):
+        pass  # no JSON, or a second change of one that is nested as deep as allowed
+    return _bytes(draw, content)
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
