@@ -1,14 +1,17 @@
 """Run folders that others change: moved, deleted, edited, of other versions; and
 finished runs that go on."""
 
+import asyncio
 import contextlib
 import functools
 import json
 import shutil
+import threading
 from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
+import orbax.checkpoint as ocp
 import pytest
 
 from tests.errors import one_line
@@ -18,6 +21,7 @@ from unroll_jax.train import load
 from unroll_jax.train.config.constrained import ConstraintConfig
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.run import OptimizerConfig, PrimalConfig
+from unroll_jax.train.core.checkpoint import Checkpoints
 from unroll_jax.train.core.evaluate import evaluate_run
 from unroll_jax.train.core.folder import READS, VERSION
 from unroll_jax.train.core.metrics import Callbacks, read_metrics
@@ -90,6 +94,29 @@ def test_a_run_that_is_moved_goes_on_from_its_place(away, event, step, tmp_path)
     fit(steady(), out=tmp_path / "moved", log=quiet)
     rows = read_metrics(tmp_path / "moved" / "metrics.jsonl")
     assert [row["step"] for row in rows if row["kind"] == "train"] == [*range(1, 7)]
+
+
+def test_late_writes_of_a_failed_save_leave_no_files(tmp_path, monkeypatch):
+    """Orbax gives a save up at the first write that fails, while others go on."""
+    late = threading.Event()
+
+    async def refuse(*_):
+        raise OSError(28, "no space left")
+
+    async def write_late(path, text):
+        await asyncio.sleep(0.3)
+        path.parent.mkdir(parents=True, exist_ok=True)  # as TensorStore makes it
+        path.write_text(text)
+        late.set()
+
+    monkeypatch.setattr(ocp.JsonCheckpointHandler, "_save_fn", refuse)
+    place = "orbax.checkpoint._src.path.async_path.write_text"
+    monkeypatch.setattr(place, write_late)
+    with Checkpoints(tmp_path / "checkpoints", log=quiet) as saves:
+        saves.save(2, {"w": jnp.ones(3)}, {}, score=0.0)
+        assert saves.kept() is None
+    assert late.wait(5.0), "the other write has ended"
+    assert list((tmp_path / "checkpoints").iterdir()) == []
 
 
 def test_the_error_of_a_callback_names_the_checkpoint(tmp_path):

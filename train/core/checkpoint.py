@@ -8,6 +8,7 @@ import logging
 import math
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -33,6 +34,7 @@ T = TypeVar("T")
 
 NEWEST_KEPT = 2  # besides the best
 CLOCK = 0.1  # seconds by which a file system's clock may be late
+PATIENCE = 10.0  # seconds for writes that Orbax has given up
 UNREADABLE = float("-inf")  # score of a checkpoint whose notes cannot be read
 MISFIT = "pass the task, or put back the config.json and model.json, of its training"
 # Errors of a system that cannot read a file, whatever it holds.
@@ -60,6 +62,17 @@ def _not_a_lost_write(record: logging.LogRecord) -> bool:
     """False for the log of a write that failed after another one, which the manager
     raises."""
     return "exception was never retrieved" not in record.getMessage()
+
+
+def _wait_for_given_up_writes() -> None:
+    """Waits for the threads of a save that failed. Orbax gives it up at the first
+    write that fails, while the others go on and would make new files later. A thread
+    that waits for a folder which cannot be made takes minutes: it is left."""
+    deadline = time.monotonic() + PATIENCE
+    for thread in threading.enumerate():
+        if type(thread).__module__.startswith("orbax."):
+            with contextlib.suppress(Exception):  # join raises the error of the write
+                thread.join(max(0.0, deadline - time.monotonic()))
 
 
 class Stored(NamedTuple):
@@ -140,6 +153,7 @@ class Checkpoints:
         remains of a failed save."""
         with contextlib.suppress(Exception):
             self._manager.wait_until_finished()
+        _wait_for_given_up_writes()
         # else objects of a failed save's threads print errors when the process ends
         gc.collect()
         if is_first():
