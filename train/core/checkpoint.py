@@ -19,7 +19,7 @@ import orbax.checkpoint as ocp
 import tensorstore
 from jax.sharding import SingleDeviceSharding
 
-from ..config.errors import UserError
+from ..config.errors import UserError, one_line
 from ..system.distributed import all_of, digest, is_first, wait_for_all
 from ..system.files import (
     check_regular_below,
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 NEWEST_KEPT = 2  # besides the best
 CLOCK = 0.1  # seconds by which a file system's clock may be late
-PATIENCE = 10.0  # seconds for writes that Orbax has given up
+PATIENCE = 10.0  # seconds for each write that Orbax has given up
 UNREADABLE = float("-inf")  # score of a checkpoint whose notes cannot be read
 MISFIT = "pass the task, or put back the config.json and model.json, of its training"
 # Errors of a system that cannot read a file, whatever it holds.
@@ -68,11 +68,10 @@ def _wait_for_given_up_writes() -> None:
     """Waits for the threads of a save that failed. Orbax gives it up at the first
     write that fails, while the others go on and would make new files later. A thread
     that waits for a folder which cannot be made takes minutes: it is left."""
-    deadline = time.monotonic() + PATIENCE
     for thread in threading.enumerate():
         if type(thread).__module__.startswith("orbax."):
             with contextlib.suppress(Exception):  # join raises the error of the write
-                thread.join(max(0.0, deadline - time.monotonic()))
+                thread.join(PATIENCE)
 
 
 class Stored(NamedTuple):
@@ -333,7 +332,7 @@ def _attempt(read: Callable[[], T]) -> tuple[T | None, str | None]:
     except Exception as error:
         if isinstance(error, OSError) and error.errno in UNREACHABLE:
             raise
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        reason = one_line(error)[:200]
     if all_of(reason is None):
         return result, None
     return result, reason or "another process cannot read it"

@@ -19,7 +19,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jaxtyping import Array, UInt32
 
-from ..config.errors import UserError
+from ..config.errors import UserError, one_line
 from ..config.run import Membership
 from .machine import USAGE_ERROR, handling, order_collectives
 
@@ -55,9 +55,7 @@ def join(member: Membership) -> None:
                 **options,
             )
     except (RuntimeError, ValueError, KeyError, ImportError) as error:
-        reason = (
-            f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
-        )
+        reason = f"{type(error).__name__}: {one_line(error)[:200]}"
         raise UserError(
             f"the processes did not come together ({reason}); {WAYS}"
         ) from error

@@ -216,9 +216,8 @@ def usable_tokenizer(file: Path | str) -> Iterator[None]:
         raise
     # tokenizers has no error class, and a panic of Rust is not an Exception
     except BaseException as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
-            f"{file} cannot be used as a tokenizer ({reason}); copy it again"
+            f"{file} cannot be used as a tokenizer ({one_line(error)}); copy it again"
         ) from error
 
 
