@@ -228,11 +228,9 @@ def test_layers_may_have_parameters_of_their_own():
 
     for place, rate in enumerate(rates):
         certificate, y = single(rate, y)
-        expected, actual = (
-            jax.tree.map(lambda leaf, i=i: leaf[i], c)
-            for c, i in ((certificate, 0), (whole, place))
-        )
-        chex.assert_trees_all_close(actual, expected, rtol=1e-9)
+        ours = jax.tree.map(lambda leaf, place=place: leaf[place], whole)
+        expected = jax.tree.map(lambda leaf: leaf[0], certificate)
+        chex.assert_trees_all_close(ours, expected, rtol=1e-9)
 
 
 def test_the_verdict_on_states_of_bfloat16_is_computed_in_float32():

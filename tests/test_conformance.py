@@ -241,32 +241,31 @@ def slope_and_step(name):
     )
 
 
-def searched(name, place):
+def minimiser(name, place):
+    """A stationary point, by a quasi-Newton method that uses only the energy; among
+    nonnegative tokens where the energy is infinite elsewhere."""
     _, params, y, x = draw(name, place, (), "float64")
+    least = 0.0 if name == "crate" else None
+    precise = {"gtol": 1e-11, "ftol": 1e-16, "maxiter": 2000, "maxcor": 40}
 
     def objective(flat):
         energy, gradient, _ = slope_and_step(name)(params, flat.reshape(y.shape), x)
         return float(energy), np.ravel(gradient)
 
-    return params, y, x, objective
-
-
-def minimiser(name, place):
-    """A stationary point, by a quasi-Newton method that uses only the energy."""
-    params, y, x, objective = searched(name, place)
-    point = np.ravel(y)
     for _ in range(3):  # started again where round-off ended it early
         # whose tokens, seen after layer norm, may have grown without bound
         if name == "energy_transformer":
-            point = np.ravel(seen(name, params, point.reshape(y.shape)))
-        point = minimize(
+            y = seen(name, params, y)
+        solution = minimize(
             objective,
-            point,
+            np.ravel(y),
             jac=True,
-            method="BFGS",
-            options={"gtol": 1e-10, "maxiter": 2000},
-        ).x
-    return params, point.reshape(y.shape), x
+            method="L-BFGS-B",
+            bounds=[(least, None)] * y.size,
+            options=precise,
+        )
+        y = solution.x.reshape(y.shape)
+    return params, y, x
 
 
 def consensus(name, place):
@@ -300,26 +299,8 @@ def sparse_consensus(name, place):
     return params._replace(D=D), codes, codes @ D + 0.1 * np.eye(x.shape[-1])[0]
 
 
-def nonnegative_minimiser(name, place):
-    """A minimiser among nonnegative tokens, for a system whose energy is infinite
-    elsewhere."""
-    params, y, x, objective = searched(name, place)
-    options = {"gtol": 1e-11, "ftol": 1e-16, "maxiter": 2000, "maxcor": 40}
-    bounds = [(0.0, None)] * y.size
-    solution = minimize(
-        objective,
-        np.ravel(y),
-        jac=True,
-        method="L-BFGS-B",
-        bounds=bounds,
-        options=options,
-    )
-    return params, solution.x.reshape(y.shape), x
-
-
 # Where a stationary point comes from, if not from `minimiser`.
 STATIONARY = {
-    "crate": nonnegative_minimiser,
     "transformer": consensus,
     "residual_transformer": anchored_consensus,
     "lista": sparse_consensus,

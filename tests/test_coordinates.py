@@ -9,7 +9,6 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.stats import ortho_group
 
-from tests.errors import assert_names
 from tests.marks import in_float64
 from tests.reference import compiled
 from unroll_jax import Sides, in_coordinates
@@ -95,17 +94,3 @@ def test_weight_decay_sees_the_parameters_in_its_coordinates():
     update = compiled(lambda zeros, p: rule.update(zeros, rule.init(p), p)[0])
     updates = update(zeros, params)
     assert_allclose(updates["W"], 0.5 * params["W"], rtol=1e-5, atol=1e-6)
-
-
-def test_bases_that_cannot_be_are_refused():
-    def init(shape=(3, 4), **bases):
-        return in_coordinates(optax.adam(0.1), bases).init({"W": jnp.ones(shape)})
-
-    for name, side in {
-        "left": (2 * LEFT, np.full((3, 3), np.nan), RIGHT),
-        "right": (RIGHT[:2], LEFT),
-    }.items():
-        for basis in side:
-            assert_names(ValueError, init, {"W": Sides(**{name: basis})}, name)
-    assert_names(ValueError, init, {"shape": (3,), "W": Sides(left=LEFT)}, "left")
-    assert_names(TypeError, init, {"W": RIGHT}, "bases")

@@ -58,13 +58,31 @@ def test_the_gradient_ratio_of_pytrees_and_zero_gradients():
 
 
 def test_the_constants_are_their_formulas():
-    constant = compiled(certified.descent_constant)
-    assert_allclose(constant(0.1, 0.2, 3.0), 0.2 / (0.1 + 0.06), rtol=1e-6)
-    assert_allclose(constant(0.2, 0.1, 3.0), 0.1 / (0.1 + 0.06), rtol=1e-6)
-    assert constant(0.1, 0.1, 0.0) == np.inf
-    kappas = np.float32([0.0, 0.5, 1.0])
-    proximal = compiled(certified.proximal_constant)(0.1, 0.2, 3.0, kappas)
-    assert_allclose(proximal, 1.25 * np.sqrt([0.5, 0.25, 0.0]), rtol=1e-6)
+    """Of alpha_1, alpha_2, L_g and kappa, also at their limits."""
+    given = np.float32([
+        [0.1, 0.2, 3.0, 0.5],
+        [0.2, 0.1, 3.0, 0.0],
+        [1e-25, 1e-25, 1.0, 0.0],
+        [0.5, 0.5, 0.0, 0.0],
+        [0.5, 0.5, 0.0, 0.5],
+        [0.5, 0.5, 0.0, 1.0],
+        [0.25, 0.5, 2.0, 1.0],
+    ])  # fmt: skip
+    C = [1.25, 0.1 / 0.16, 1e25, np.inf, np.inf, np.inf, 1.0]
+    of_phi = [0.625, C[1] * 0.5**0.5, 1e25 * 0.5**0.5, np.inf, np.inf, np.inf, 0.0]
+
+    @compiled
+    @jax.vmap
+    def constants(each):
+        *rates, kappa = each
+        return (
+            certified.descent_constant(*rates),
+            certified.proximal_constant(*rates, kappa),
+        )
+
+    descent, proximal = constants(given)
+    assert_allclose(descent, C, rtol=1e-6)
+    assert_allclose(proximal, of_phi, rtol=1e-6)
 
 
 def test_the_region_s_is_bounded_by_the_apollonian_ball():
@@ -168,15 +186,6 @@ def test_the_ball_of_large_ratios_is_the_minimiser():
     )
     inside = compiled(region)(points, at_f, at_h)
     assert inside.tolist() == [True, True, False]
-
-
-def test_constants_have_their_limits():
-    proximal = compiled(certified.proximal_constant)
-    descent = compiled(certified.descent_constant)
-    for kappa in (0.0, 0.5, 1.0):
-        assert proximal(0.5, 0.5, 0.0, kappa=kappa) == np.inf
-    assert proximal(0.25, 0.5, 2.0, kappa=1.0) == 0.0
-    assert_allclose(descent(1e-25, 1e-25, 1.0), 1e25, rtol=1e-6)
 
 
 def test_float16_regions_hold_at_small_and_large_numbers():

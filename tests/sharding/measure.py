@@ -3,7 +3,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -13,6 +13,7 @@ import numpy as np
 
 from tests.sharding.collectives import collectives
 from tests.sharding.encoder import encoder_task
+from tests.train.conftest import Clips
 from unroll_jax.train.config.constrained import ConstraintConfig, DualConfig
 from unroll_jax.train.config.run import Membership
 from unroll_jax.train.core.checkpoint import Checkpoints
@@ -45,36 +46,17 @@ MESHES = {
 STEPS, VIDEO_BATCH = 5, 16
 
 
-class Drifting:
-    """Sequences that drift over a gradient, which a model can learn to denoise, the
-    same at every call."""
+class Drifting(Clips):
+    """Sequences that drift over a gradient, of the size of video-ut's."""
 
-    spec = VideoSpec(pixel_std=0.25)
-
-    def num_examples(self, split: str) -> int:
-        return 1 << 20
-
-    def batches(
-        self,
-        split: str,
-        *,
-        batch_size: int,
-        seed: int,
-        start_step: int = 0,
-        rows: np.ndarray | None = None,
-    ) -> Iterator[np.ndarray]:
+    def __init__(self) -> None:
+        self.spec = VideoSpec(pixel_std=0.25)
         rng = np.random.default_rng(0)
-        while True:
-            place, slope, light = rng.uniform(0, 1, (3, batch_size, 1, 1))
-            time, pixel = (
-                np.arange(self.spec.num_tokens)[:, None] / 20,
-                np.arange(self.spec.token_dim) / 256,
-            )
-            batch = (
-                255
-                * np.clip(light * (place + slope * time + (1 - place) * pixel), 0, 1)
-            ).astype(np.uint8)
-            yield batch if rows is None else batch[rows]
+        place, slope, light = rng.uniform(0, 1, (3, 8 * VIDEO_BATCH, 1, 1))
+        time = np.arange(self.spec.num_tokens)[:, None] / 20
+        pixel = np.arange(self.spec.token_dim) / 256
+        shade = light * (place + slope * time + (1 - place) * pixel)
+        self.splits = {"train": (255 * np.clip(shade, 0, 1)).astype(np.uint8)}
 
 
 def video(mesh: str, dtype: Any = "float32") -> Task:
@@ -129,8 +111,12 @@ def trained(
     batches = task.batches(seed, 0, local_rows(mesh, task.options.batch_size))
     for step in range(STEPS):
         state, metrics = advance(state, put(next(batches), mesh))
-        arrays |= {f"{step}/{path}": leaf for path, leaf in _named(metrics).items()}
+        arrays |= _below(str(step), _named(metrics))
     return arrays | _named(state), state
+
+
+def _below(place: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {f"{place}/{path}": leaf for path, leaf in arrays.items()}
 
 
 def _named(tree: Any) -> dict[str, np.ndarray]:
@@ -173,7 +159,7 @@ def main(out: Path) -> None:
     for key, task in tasks.items():
         compiled, *shapes = compile_step(task, make_plan(task))
         leaves, state = trained(task, compiled)
-        arrays |= {f"video/{key}/float32/{path}": leaf for path, leaf in leaves.items()}
+        arrays |= _below(f"video/{key}/float32", leaves)
         parts[f"video/{key}"] = _parts(state)
         plans[key] = memory_of(compiled, *shapes) | {
             "arguments": compiled.memory_analysis().argument_size_in_bytes
@@ -189,9 +175,7 @@ def main(out: Path) -> None:
         for key in ("one", "mixed"):
             with jax.enable_x64(True):
                 leaves, state = trained(model(MESHES[key], "float64"))
-            arrays |= {
-                f"{name}/{key}/float64/{path}": leaf for path, leaf in leaves.items()
-            }
+            arrays |= _below(f"{name}/{key}/float64", leaves)
             parts[f"{name}/{key}"] = _parts(state)
     np.savez(out / "arrays.npz", allow_pickle=False, **arrays)
     measurements = {
@@ -214,9 +198,7 @@ def pair(out: Path, coordinator: str, number: int) -> None:
     arrays = {}
     for (name, key), (model, mesh) in PAIRS.items():
         leaves, _ = trained(model(mesh, "float64"))
-        arrays |= {
-            f"{name}/{key}/float64/{path}": leaf for path, leaf in leaves.items()
-        }
+        arrays |= _below(f"{name}/{key}/float64", leaves)
     if is_first():
         np.savez(out / "pair.npz", allow_pickle=False, **arrays)
 

@@ -123,12 +123,16 @@ def test_parameters_and_optimiser_state_are_in_shares(measurements):
             size = np.prod(every[f"video/{key}"][name])
             assert size * divided == np.prod(shape), (key, name)
     parts = every["encoder/mixed"]
+    expected = {
+        "embedding": [64, 8],
+        "layers/query/kernel": [6, 16, 16],
+        "layers/query/bias": [6, 16],
+        "layers/down/kernel": [6, 32, 16],
+        "readout/kernel": [8, 8],
+    }
     for place in ("params", "opt_state/primal/1/0/mu", "opt_state/primal/1/0/nu"):
-        assert parts[f"{place}/embedding"] == [64, 8]
-        assert parts[f"{place}/layers/query/kernel"] == [6, 16, 16]
-        assert parts[f"{place}/layers/down/kernel"] == [6, 32, 16]
-        assert parts[f"{place}/layers/up/bias"] == [6, 32]
-        assert parts[f"{place}/readout/kernel"] == [8, 8]
+        for name, shape in expected.items():
+            assert parts[f"{place}/{name}"] == shape, name
     assert [shape for name, shape in parts.items() if PRICES in name] == [[]] * 7
 
 
