@@ -117,12 +117,32 @@ def test_the_region_s_is_bounded_by_the_apollonian_ball():
 ball_of = compiled(certified.apollonian_ball)
 
 
-def test_at_ratio_1_the_ball_is_a_half_space():
-    ball = ball_of(jax_array([1.0, 2.0, 5.0]), jax_array([3.0, 2.0, 4.0]), 1.0)
-    assert_array_equal(ball.centre, [-np.inf, 2.0, np.inf])
-    assert ball.radius == np.inf
-    near = ball_of(jax_array([1.0, 2.0, 5.0]), jax_array([3.0, 2.0, 4.0]), 1.0 - 1e-4)
-    assert_allclose(near.centre, [-1e4, 2.0, 5e3], rtol=1e-2)
+def test_the_ball_at_its_limits():
+    """The minimiser of h, a half-space at ratio 1, a point if both minimisers are
+    one."""
+    at_f = jax_array([1.0, 2.0, 5.0])
+    at_h = jax_array([3.0, 2.0, 4.0])
+    apart = np.sqrt(5.0)
+    for ratio, centre, radius in (
+        (np.inf, at_h, 0.0),
+        (1e20, at_h, 1e-20 * apart),
+        (1e30, at_h, 1e-30 * apart),
+        (1.0, [-np.inf, 2.0, np.inf], np.inf),
+        (1.0 - 1e-4, [-1e4, 2.0, 5e3], 5e3 * apart),
+    ):
+        ball = ball_of(at_f, at_h, ratio)
+        near = 1e-6 if ratio >= 1.0 else 1e-3
+        assert_allclose(ball.centre, centre, rtol=near)
+        assert_allclose(ball.radius, radius, rtol=near)
+        assert ratio <= 1.0 or not ball.inside
+        same = ball_of(at_f, at_f, ratio)
+        assert_array_equal(same.centre, at_f)
+        assert same.radius == 0.0
+    points = np.float32([at_f, at_h, 3 * [np.nan]])
+    region = functools.partial(
+        certified.in_descent_region, constant=jnp.inf, smoothness_f=1.0, convexity_h=1.0
+    )
+    assert_array_equal(compiled(region)(points, at_f, at_h), [True, True, False])
 
 
 def test_the_alignment_is_the_sum_over_single_coordinates():
@@ -166,26 +186,6 @@ def test_lemma_d_3_bounds_proximal_steps_in_t():
     shares = np.mean(members, axis=1)
     assert 0.0 < shares[0] < shares[1] < shares[2] < shares[3] < 1.0
     assert np.any(moved < 0.8 * whole)
-
-
-def test_the_ball_of_large_ratios_is_the_minimiser():
-    at_f = jax_array([0.0, 1.0])
-    at_h = jax_array([3.0, 1.0])
-    for ratio, radius in ((np.inf, 0.0), (1e20, 3e-20), (1e30, 3e-30)):
-        ball = ball_of(at_f, at_h, ratio)
-        assert_allclose(ball.centre, at_h)
-        assert_allclose(ball.radius, radius, rtol=1e-6)
-        assert not ball.inside
-    for ratio in (1e-20, 1.0, 1e20, np.inf):
-        same = ball_of(at_f, at_f, ratio)
-        assert_array_equal(same.centre, at_f)
-        assert same.radius == 0.0
-    points = jax_array([[0.0, 1.0], [3.0, 1.0], [np.nan, 1.0]])
-    region = functools.partial(
-        certified.in_descent_region, constant=jnp.inf, smoothness_f=1.0, convexity_h=1.0
-    )
-    inside = compiled(region)(points, at_f, at_h)
-    assert inside.tolist() == [True, True, False]
 
 
 def test_float16_regions_hold_at_small_and_large_numbers():
