@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from numpy.testing import assert_allclose
 
 from tests.reference import compiled, jax_array
 from unroll_jax import linen
@@ -48,9 +49,7 @@ def test_the_linen_layer_has_the_unrolled_gradient():
 
     got = compiled(jax.grad(lambda v: jnp.sum(layer.apply(v, X) ** 2)))(variables)
     expected = compiled(jax.jacfwd(unrolled))(variables)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), got, expected
-    )
+    jax.tree.map(lambda a, b: assert_allclose(a, b, atol=1e-4), got, expected)
 
     def run(v):
         return layer.apply(
@@ -77,7 +76,7 @@ def test_the_nnx_layer_has_the_unrolled_gradient():
         jax.tree.leaves(nnx.jit(nnx.grad(unrolled))(layer)),
         strict=True,
     ):
-        np.testing.assert_allclose(a, b, atol=1e-4)
+        assert_allclose(a, b, atol=1e-4)
     _, kept = nnx.capture(nnx.Intermediate)(lambda layer, x: layer(x))(layer, X)
     assert bool(kept["equilibrium"].get_value()[0].converged.all())
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 import unroll_jax as uj
 from tests.reference import compiled
@@ -114,9 +115,7 @@ def test_equilibria_of_every_magnitude_are_found_or_refused(dtype):
             z, info = solve(np.asarray(-0.5, dtype), np.zeros_like(x), x)
             assert np.all(info.converged), solver
             expected = 2.0 / 3.0 * x.astype(np.float64)
-            np.testing.assert_allclose(
-                z.astype(np.float64), expected, **near, err_msg=solver
-            )
+            assert_allclose(z.astype(np.float64), expected, **near, err_msg=solver)
 
 
 LOSSES = np.array([4.0, 2.0, 1.0])
@@ -145,10 +144,8 @@ def test_constraints_of_every_dtype_are_those_of_float64(dtypes):
     for name, (violations, value) in results.items():
         is_float = jnp.issubdtype(name, jnp.floating)
         near = max(4 * float(jnp.finfo(name).eps), 1e-6) if is_float else 1e-6
-        np.testing.assert_allclose(
-            violations.astype(float), expected, rtol=near, err_msg=name
-        )
-        np.testing.assert_allclose(value, lagrangian, rtol=4 * near, err_msg=name)
+        assert_allclose(violations.astype(float), expected, rtol=near, err_msg=name)
+        assert_allclose(value, lagrangian, rtol=4 * near, err_msg=name)
 
 
 def test_constraints_of_every_magnitude_are_those_of_float64():
@@ -156,4 +153,4 @@ def test_constraints_of_every_magnitude_are_those_of_float64():
     losses = np.outer(sizes, LOSSES / 4.0).astype(np.float32)
     violations = compiled(uj.descent_constraints(0.2))(losses)
     wide = losses.astype(np.float64)
-    np.testing.assert_allclose(violations, wide[:, 1:] - 0.8 * wide[:, :-1], rtol=1e-5)
+    assert_allclose(violations, wide[:, 1:] - 0.8 * wide[:, :-1], rtol=1e-5)

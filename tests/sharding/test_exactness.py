@@ -12,6 +12,7 @@ from subprocess import PIPE
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from tests.sharding.measure import MESHES, MODELS, PAIRS, STEPS
 from tests.started import environment, free_port
@@ -102,7 +103,7 @@ def test_five_steps_are_those_of_one_device(arrays, model, key, dtype):
     assert expected["step"] == STEPS
     for name, leaf in expected.items():
         scale = np.max(np.abs(leaf), initial=0.0)
-        np.testing.assert_allclose(
+        assert_allclose(
             got[name], leaf, rtol=0, atol=ENTRIES[dtype] * scale, err_msg=name
         )
         wide = leaf.astype(np.float64)
