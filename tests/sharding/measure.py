@@ -3,7 +3,7 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -13,7 +13,6 @@ import numpy as np
 
 from tests.sharding.collectives import collectives
 from tests.sharding.encoder import encoder_task
-from tests.train.conftest import Clips
 from unroll_jax.train.config.constrained import ConstraintConfig, DualConfig
 from unroll_jax.train.config.run import Membership
 from unroll_jax.train.core.checkpoint import Checkpoints
@@ -46,17 +45,36 @@ MESHES = {
 STEPS, VIDEO_BATCH = 5, 16
 
 
-class Drifting(Clips):
-    """Sequences that drift over a gradient, of the size of video-ut's."""
+class Drifting:
+    """Sequences that drift over a gradient, which a model can learn to denoise, the
+    same at every call."""
 
-    def __init__(self) -> None:
-        self.spec = VideoSpec(pixel_std=0.25)
+    spec = VideoSpec(pixel_std=0.25)
+
+    def num_examples(self, split: str) -> int:
+        return 1 << 20
+
+    def batches(
+        self,
+        split: str,
+        *,
+        batch_size: int,
+        seed: int,
+        start_step: int = 0,
+        rows: np.ndarray | None = None,
+    ) -> Iterator[np.ndarray]:
         rng = np.random.default_rng(0)
-        place, slope, light = rng.uniform(0, 1, (3, 8 * VIDEO_BATCH, 1, 1))
-        time = np.arange(self.spec.num_tokens)[:, None] / 20
-        pixel = np.arange(self.spec.token_dim) / 256
-        shade = light * (place + slope * time + (1 - place) * pixel)
-        self.splits = {"train": (255 * np.clip(shade, 0, 1)).astype(np.uint8)}
+        while True:
+            place, slope, light = rng.uniform(0, 1, (3, batch_size, 1, 1))
+            time, pixel = (
+                np.arange(self.spec.num_tokens)[:, None] / 20,
+                np.arange(self.spec.token_dim) / 256,
+            )
+            batch = (
+                255
+                * np.clip(light * (place + slope * time + (1 - place) * pixel), 0, 1)
+            ).astype(np.uint8)
+            yield batch if rows is None else batch[rows]
 
 
 def video(mesh: str, dtype: Any = "float32") -> Task:
