@@ -27,11 +27,9 @@ def test_the_gradient_ratio_is_the_quotient_of_the_norms():
     A = symmetric(rng, 4)
     B = symmetric(rng, 4)
     y = rng.normal(size=(2, 3, 4))
-    expected = np.empty((2, 3))
-    for place in np.ndindex(2, 3):
-        expected[place] = np.linalg.norm(A @ (y[place] - 1.0)) / np.linalg.norm(
-            A @ (y[place] - 1.0) + B @ y[place]
-        )
+    of_f = (y - 1.0) @ A
+    lengths = functools.partial(np.linalg.norm, axis=-1)
+    expected = lengths(of_f) / lengths(of_f + y @ B)
     delta = compiled(
         lambda y: certified.gradient_ratio(quadratic(A, 1.0), quadratic(B), y)
     )(y)

@@ -61,16 +61,20 @@ def test_an_empty_batch_stays_empty_in_value_and_gradient(name):
 def test_an_empty_batch_has_an_empty_certificate_and_equilibrium():
     descent, params, y, x = drawn("opteq")[:4]
     y, x = y[:0], x[:0]
-    certify = functools.partial(uj.certify, descent, num_layers=2)
-    assert compiled(certify)(params, y, x).outcome.shape == (2, 0)
 
     def total(params, solver):
         z, info = uj.equilibrium(descent, params, y, x, solver=solver)
         return jnp.sum(z), (z, info.converged)
 
-    solved = compiled(jax.value_and_grad(total, has_aux=True), static_argnums=1)
-    for solver in ("anderson", None):
-        (_, (z, converged)), gradient = solved(params, solver)
+    @compiled
+    def run(params):
+        solve = jax.value_and_grad(total, has_aux=True)
+        certificate = uj.certify(descent, params, y, x, num_layers=2)
+        return certificate.outcome, [solve(params, name) for name in ("anderson", None)]
+
+    outcome, solved = run(params)
+    assert outcome.shape == (2, 0)
+    for (_, (z, converged)), gradient in solved:
         assert (z.shape, converged.shape) == (y.shape, (0,))
         assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient))
 
@@ -126,17 +130,12 @@ NARROW = ("float16", "bfloat16", "float32", "int8", "int32", "uint8")
 
 @pytest.mark.parametrize("dtypes", [NARROW, ("float64", "int64")], ids=str)
 def test_constraints_of_every_dtype_are_those_of_float64(dtypes):
-    @compiled
-    def run(every):
-        violations = {
-            name: uj.descent_constraints(0.2)(losses) for name, losses in every.items()
-        }
+    def both(losses):
+        violations = uj.descent_constraints(0.2)(losses)
         multipliers = np.array([0.5, 2.0], np.float32)
-        return {
-            name: (each, uj.lagrangian(every[name][-1], each, multipliers))
-            for name, each in violations.items()
-        }
+        return violations, uj.lagrangian(losses[-1], violations, multipliers)
 
+    run = compiled(lambda every: jax.tree.map(both, every))
     with jax.enable_x64("float64" in dtypes):
         results = run({name: LOSSES.astype(jnp.dtype(name)) for name in dtypes})
     expected = LOSSES[1:] - 0.8 * LOSSES[:-1]
