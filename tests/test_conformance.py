@@ -17,6 +17,7 @@ from unroll_jax.certificates import Outcome
 
 BATCH = (2, 3)  # of all draws. An example does not depend on its batch, see below
 KEYS = 200
+SCALES = np.random.default_rng(2).permutation(np.logspace(-3.0, 3.0, KEYS))
 # keys, or a signal
 NEED_THEIR_INPUT = {
     "cross_attention",
@@ -35,6 +36,8 @@ both_dtypes = pytest.mark.parametrize(
 
 @functools.cache
 def many(name):
+    """A layer, 200 draws of its parameters, state and input, and their steps in
+    float32."""
     descents = []
 
     def one(key):
@@ -43,15 +46,36 @@ def many(name):
         descents.append(descent)
         return descent.init(key_init), y, x
 
+    @compiled
+    def run(keys):
+        draws = jax.lax.map(one, keys)  # compiles quicker than vmap
+        return draws, take_steps(name, descents[0], *draws)
+
     with jax.enable_x64(False):
-        keys = jax.random.split(jax.random.key(1, impl="rbg"), KEYS)
-        # compiles quicker than vmap
-        drawn = compiled(lambda keys: jax.lax.map(one, keys))(keys)
-        return descents[0], jax.tree.map(np.asarray, drawn)
+        draws, steps = run(jax.random.split(jax.random.key(1, impl="rbg"), KEYS))
+        return descents[0], draws, steps
+
+
+def take_steps(name, descent, params, *tokens):
+    """Whether the condition of a step holds, energies and tolerances, of each draw."""
+    _, _, condition, event_ndim = uj.DESCENTS[name]
+
+    def one(params, y, x, scale):
+        y, x = jax.tree.map(lambda tokens: scale * tokens, (y, x))
+        after = descent.step(params, y, x)
+        assert (after.shape, after.dtype) == (y.shape, y.dtype)
+        held = jnp.ones(BATCH, bool) if condition is None else condition(params, y, x)
+        assert (held.shape, held.dtype) == (BATCH, bool)
+        return held, *energies_and_roundoff(
+            descent.energy, params, y, after, x, event_ndim
+        )
+
+    scales = jnp.asarray(SCALES, tokens[0].dtype)
+    return jax.vmap(one)(params, *tokens, scales)
 
 
 def draw(name, place, batch, dtype):
-    descent, (params, y, x) = many(name)
+    descent, (params, y, x), _ = many(name)
     corner = {0: (place, 0, 0), 1: (place, 0), 2: (place,)}[len(batch)]
     params = jax.tree.map(lambda leaf: leaf[place], params)
     tokens = y[corner], x if x is None else x[corner]
@@ -110,25 +134,12 @@ def test_every_step_lowers_its_energy_where_its_condition_holds(name, dtype):
     """200 random keys at once, tokens and anchors scaled over six orders of
     magnitude. Also shows that both map."""
     condition = uj.DESCENTS[name].condition
-    event_ndim = uj.DESCENTS[name].event_ndim
-    with jax.enable_x64(dtype == "float64"):
-        descent, (params, y, x) = many(name)
-        scales = np.random.default_rng(2).permutation(np.logspace(-3.0, 3.0, KEYS))
-
-        def example(params, y, x, scale):
-            y, x = jax.tree.map(lambda tokens: scale * tokens, (y, x))
-            stepped = descent.step(params, y, x)
-            assert (stepped.shape, stepped.dtype) == (y.shape, y.dtype)
-            held = (
-                jnp.ones(BATCH, bool) if condition is None else condition(params, y, x)
-            )
-            assert (held.shape, held.dtype) == (BATCH, bool)
-            return held, *energies_and_roundoff(
-                descent.energy, params, y, stepped, x, event_ndim
-            )
-
-        arrays = jax.tree.map(lambda leaf: leaf.astype(dtype), (params, y, x, scales))
-        held, energies, tolerance = compiled(jax.vmap(example))(*arrays)
+    descent, draws, results = many(name)
+    if dtype == "float64":
+        with jax.enable_x64(True):
+            run = compiled(functools.partial(take_steps, name, descent))
+            results = run(*jax.tree.map(np.float64, draws))
+    held, energies, tolerance = results
     before = energies[:, 0][held]
     after = energies[:, 1][held]
     tolerance = tolerance[held]
@@ -173,7 +184,7 @@ def test_the_check_finds_the_step_that_rises():
 def batched(name):
     """Steps and energies of a batch, each alone and at once, with and without an
     input."""
-    descent, _ = many(name)
+    descent = many(name)[0]
 
     def all_of(*arrays):
         alone = descent.step(*arrays), descent.energy(*arrays)
@@ -235,7 +246,7 @@ def test_an_input_left_out_is_zero_or_missed(name):
 
 @functools.cache
 def slope_and_step(name):
-    descent, _ = many(name)
+    descent = many(name)[0]
     return compiled(
         lambda p, y, x: (
             *jax.value_and_grad(descent.energy, 1)(p, y, x),
@@ -400,7 +411,7 @@ def test_wrapped_layers_are_certified_by_what_their_steps_do(name):
 
 @every_system
 def test_a_replaced_function_leaves_no_field_of_the_old_one(name):
-    descent, _ = many(name)
+    descent = many(name)[0]
     moved = descent._replace(step=lambda params, y, x=None: y)
     assert moved.energy is descent.energy
     assert moved.smooth is descent.smooth
