@@ -155,15 +155,15 @@ def drawn(rng, window, widths, seeing, norm):
     params = []
     for place, width in enumerate(widths):
         W, U = (
-            rng.normal(size=(*window, inner, width) if window else (width, inner))
+            jax_array(
+                rng.normal(size=(*window, inner, width) if window else (width, inner))
+            )
             for inner in (CHANNELS, INPUTS)
         )
         bias = jax_array(0.1 * rng.normal(size=width))
         size = contraction_bound(OptEqParams(W, None, bias), image_shape=SMALL)
         sees = place in seeing
-        params.append(
-            OptEqParams(W * norm / size**0.5, jax_array(U) if sees else None, bias)
-        )
+        params.append(OptEqParams(W * norm / size**0.5, U if sees else None, bias))
     return tuple(params)
 
 
