@@ -106,6 +106,24 @@ def norm(W):
     return np.linalg.norm(np.asarray(W), 2)
 
 
+def test_norms_beyond_squares_in_float32_are_those_of_float64():
+    kernel = gaussian(3, 3, 4, 5, seed=4).astype(np.float32)
+
+    @compiled
+    def measure(kernel):
+        A = kernel[0, 0]
+        product = certificates.spectral_norm(lambda v: A @ v, jnp.zeros_like(A[0]))
+        return product, certificates.weight_norm_bound(kernel, IMAGE)
+
+    largest = largest_of_symbol(kernel)
+    for exponent in (-30, -15, 0, 15, 30):
+        norms = measure(kernel * np.float32(10.0**exponent))
+        assert norms[0].dtype == np.float32
+        of_map, bound = np.float64(norms) / 10.0**exponent
+        assert_allclose(of_map, norm(kernel[0, 0]), rtol=1e-5)
+        assert largest * (1.0 - 1e-5) <= bound <= 1.01 * largest, exponent
+
+
 def test_only_matrices_at_chosen_paths_are_normalised():
     draw = np.random.default_rng(0)
     W = draw.normal(size=(8, 8))

@@ -116,8 +116,11 @@ def test_equilibria_of_every_magnitude_are_found_or_refused(dtype):
         x = np.outer(sizes, [1.0, -1.0, 1.0]).astype(dtype)
         near = {"rtol": max(2e-5, 8 * eps), "atol": 0.0}
         for solver in ("picard", "damped", "anderson"):
-            options = {"batch_ndim": 1, "solver": solver}
-            solve = compiled(functools.partial(uj.equilibrium, contraction, **options))
+            solve = compiled(
+                functools.partial(
+                    uj.equilibrium, contraction, batch_ndim=1, solver=solver
+                )
+            )
             z, info = solve(np.asarray(-0.5, dtype), np.zeros_like(x), x)
             assert np.all(info.converged), solver
             expected = 2.0 / 3.0 * x.astype(np.float64)
