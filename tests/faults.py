@@ -233,175 +233,108 @@ def main(arguments: list[str] | None = None) -> int:
     return 0 if caught == len(chosen) else 1
 
 
-ENERGIES, FIXED, CONSTRAINED = (
-    "unroll_jax/energies/",
-    "unroll_jax/fixed_point/",
-    "unroll_jax/constrained/",
-)
-# A file, the tests that catch its faults, and for each fault the function, the operator
-# and the number of its use.
-ROWS = [
-    (
-        f"{ENERGIES}hopfield.py",
-        "energies/test_hopfield.py",
-        "hopfield.energy - 0, hopfield.step + 0, hopfield.step * 0",
-    ),
-    (
-        f"{ENERGIES}feedforward.py",
-        "energies/test_feedforward.py",
-        "feedforward.energy - 0, feedforward.step - 0, feedforward.step + 0",
-    ),
-    (
-        f"{ENERGIES}layer_norm.py",
-        "energies/test_layer_norm.py",
-        "layer_norm.energy - 0, layer_norm.step + 0",
-    ),
-    (
-        f"{ENERGIES}lista.py",
-        "energies/test_lista.py",
-        "lista.energy + 0, lista.step - 0, lista.step / 0",
-    ),
-    (f"{ENERGIES}lista.py", "models/test_lista.py", "lista_layer + 0"),
-    (f"{ENERGIES}dust.py", "energies/test_dust.py", "dust.step - 0, dust.step / 0"),
-    (
-        f"{ENERGIES}attention/sums.py",
-        "energies/attention/test_pairwise.py",
-        "rectangle_energy sum 0",
-    ),
-    (
-        f"{ENERGIES}attention/sums.py",
-        "energies/attention/test_pairwise.py energies/attention/test_causal.py",
-        "rectangle_sums - 0",
-    ),
-    (f"{ENERGIES}attention/sums.py", "energies/test_every_system.py", "combine - 0"),
-    (
-        f"{ENERGIES}attention/pairwise.py",
-        "energies/attention/test_pairwise.py",
-        "_move - 0, _damp + 0",
-    ),
-    (
-        f"{ENERGIES}attention/causal.py",
-        "energies/attention/test_causal.py",
-        "causal_attention.step - 0",
-    ),
-    (
-        f"{ENERGIES}equilibrium/opteq.py",
-        "energies/equilibrium/test_opteq.py",
-        "_layer.energy - 0, _layer.step + 0",
-    ),
-    (
-        f"{ENERGIES}equilibrium/deep_opteq.py",
-        "energies/equilibrium/test_deep_opteq.py",
-        "residual_energy.energy * 0",
-    ),
-    (
-        "unroll_jax/alternation.py",
-        "test_alternation.py",
-        "_descend - 0, alternating.smooth + 0",
-    ),
-    ("unroll_jax/spectral.py", "test_spectral.py", "spectral_norm stop_gradient 0"),
-    (
-        f"{FIXED}derivatives.py",
-        "fixed_point/test_gradients.py",
-        "_differentiable - 0, _differentiable - 1",
-    ),
-    (
-        f"{FIXED}rows.py",
-        "fixed_point/test_gradients.py fixed_point/test_loop.py",
-        "norm * 0",
-    ),
-    (
-        f"{FIXED}derivatives.py",
-        "fixed_point/test_loop.py fixed_point/test_every_pair.py",
-        "_solve * 2",
-    ),
-    (f"{FIXED}factored.py", "fixed_point/test_ends.py", "_newton - 0"),
-    (f"{FIXED}adjoints.py", "fixed_point/test_gradients.py", "neumann.solve + 0"),
-    (
-        f"{FIXED}loop.py",
-        "fixed_point/test_loop.py fixed_point/test_decisions.py",
-        "_update < 0",
-    ),
-    (
-        f"{FIXED}solvers.py",
-        "fixed_point/test_loop.py",
-        "anderson.update - 0, damped.update - 0",
-    ),
-    (f"{FIXED}solvers.py", "fixed_point/test_averaging.py", "averaged.average - 0"),
-    (
-        f"{CONSTRAINED}layer_bounds.py",
-        "constrained/test_layer_bounds.py",
-        "_quotient - 0, _bound * 0, _bound stop_gradient 0",
-    ),
-    (f"{CONSTRAINED}duals.py", "constrained/test_lagrangian.py", "_ascent / 0"),
-    (f"{CONSTRAINED}constraint.py", "constrained/test_ready_made.py", "_excess - 0"),
-    (f"{CONSTRAINED}ready_made.py", "constrained/test_ready_made.py", "gap.value - 0"),
-    (
-        f"{CONSTRAINED}controllers.py",
-        "constrained/test_controllers.py",
-        "proportional_integral.move - 0",
-    ),
-    (
-        f"{CONSTRAINED}lagrangian.py",
-        "constrained/test_lagrangian.py",
-        "lagrangian + 0, _augmented_terms.term / 0, _relax * 0",
-    ),
-    ("train/core/step.py", "train/test_state.py", "train_step + 0"),
-    # Of each kind of result that was once wrong without a message.
-    # the fields of a replaced step stay
-    ("unroll_jax/descent.py", "test_conformance.py", "_replace update() 0"),
-    # an input of another shape broadcasts
-    (f"{ENERGIES}tokens.py", "energies/test_errors.py", "_check_input require() 1"),
-    # a traced number out of range counts
-    (
-        f"{ENERGIES}proximal/penalty.py",
-        "energies/proximal/test_operators.py",
-        "nonnegative where[1] 0",
-    ),
-    # labels of 8 bits are compared with 300 classes
-    ("unroll_jax/certificates/margins.py", "test_margins.py", "as_places astype 0"),
-    # rounding lifts a radius, and lowers a bound of norms
-    (
-        "unroll_jax/certificates/margins.py",
-        "test_margins.py",
-        "certified_radius - 1",
-    ),
-    ("unroll_jax/numerics.py", "test_norm_bounds.py", "round_up + 0"),
-    # a vector of zeros is divided by its length; sizes near the ends of float32
-    (
-        "unroll_jax/numerics.py",
-        "test_numerics.py test_spectral.py",
-        "over where[2] 0, powers_of_two where[2] 0",
-    ),
-    # NaN is masked
-    (
-        f"{ENERGIES}fast_weights.py",
-        "energies/test_fast_weights.py",
-        "read_chunks.join where[2] 0",
-    ),
-    (
-        "unroll_jax/models/language/sampling.py",
-        "models/test_generation.py",
-        "draw_tokens where[2] 0",
-    ),
-    # a mean over no sample
-    (
-        f"{CONSTRAINED}constraint.py",
-        "constrained/test_every_function.py",
-        "_means.mean where[2] 0",
-    ),
-    # a start that is returned counts as a solution
-    (f"{FIXED}reports.py", "fixed_point/test_optimality.py", "report_solution <= 0"),
-    # values in units of the scaled violation
-    (
-        f"{CONSTRAINED}group_report.py",
-        "constrained/test_layer_bounds.py",
-        "judge_group * 2",
-    ),
-]
+# A file, the tests that catch its faults, and below it for each fault the function, the
+# operator and the number of its use.
+ROWS = """
+unroll_jax/energies/hopfield.py: energies/test_hopfield.py
+    hopfield.energy - 0, hopfield.step + 0, hopfield.step * 0
+unroll_jax/energies/feedforward.py: energies/test_feedforward.py
+    feedforward.energy - 0, feedforward.step - 0, feedforward.step + 0
+unroll_jax/energies/layer_norm.py: energies/test_layer_norm.py
+    layer_norm.energy - 0, layer_norm.step + 0
+unroll_jax/energies/lista.py: energies/test_lista.py
+    lista.energy + 0, lista.step - 0, lista.step / 0
+unroll_jax/energies/lista.py: models/test_lista.py
+    lista_layer + 0
+unroll_jax/energies/dust.py: energies/test_dust.py
+    dust.step - 0, dust.step / 0
+unroll_jax/energies/attention/sums.py: energies/attention/test_pairwise.py
+    rectangle_energy sum 0
+unroll_jax/energies/attention/sums.py: energies/attention/test_pairwise.py energies/attention/test_causal.py
+    rectangle_sums - 0
+unroll_jax/energies/attention/sums.py: energies/test_every_system.py
+    combine - 0
+unroll_jax/energies/attention/pairwise.py: energies/attention/test_pairwise.py
+    _move - 0, _damp + 0
+unroll_jax/energies/attention/causal.py: energies/attention/test_causal.py
+    causal_attention.step - 0
+unroll_jax/energies/equilibrium/opteq.py: energies/equilibrium/test_opteq.py
+    _layer.energy - 0, _layer.step + 0
+unroll_jax/energies/equilibrium/deep_opteq.py: energies/equilibrium/test_deep_opteq.py
+    residual_energy.energy * 0
+unroll_jax/alternation.py: test_alternation.py
+    _descend - 0, alternating.smooth + 0
+unroll_jax/spectral.py: test_spectral.py
+    spectral_norm stop_gradient 0
+unroll_jax/fixed_point/derivatives.py: fixed_point/test_gradients.py
+    _differentiable - 0, _differentiable - 1
+unroll_jax/fixed_point/rows.py: fixed_point/test_gradients.py fixed_point/test_loop.py
+    norm * 0
+unroll_jax/fixed_point/derivatives.py: fixed_point/test_loop.py fixed_point/test_every_pair.py
+    _solve * 2
+unroll_jax/fixed_point/factored.py: fixed_point/test_ends.py
+    _newton - 0
+unroll_jax/fixed_point/adjoints.py: fixed_point/test_gradients.py
+    neumann.solve + 0
+unroll_jax/fixed_point/loop.py: fixed_point/test_loop.py fixed_point/test_decisions.py
+    _update < 0
+unroll_jax/fixed_point/solvers.py: fixed_point/test_loop.py
+    anderson.update - 0, damped.update - 0
+unroll_jax/fixed_point/solvers.py: fixed_point/test_averaging.py
+    averaged.average - 0
+unroll_jax/constrained/layer_bounds.py: constrained/test_layer_bounds.py
+    _quotient - 0, _bound * 0, _bound stop_gradient 0
+unroll_jax/constrained/duals.py: constrained/test_lagrangian.py
+    _ascent / 0
+unroll_jax/constrained/constraint.py: constrained/test_ready_made.py
+    _excess - 0
+unroll_jax/constrained/ready_made.py: constrained/test_ready_made.py
+    gap.value - 0
+unroll_jax/constrained/controllers.py: constrained/test_controllers.py
+    proportional_integral.move - 0
+unroll_jax/constrained/lagrangian.py: constrained/test_lagrangian.py
+    lagrangian + 0, _augmented_terms.term / 0, _relax * 0
+train/core/step.py: train/test_state.py
+    train_step + 0
+# Of each kind of result that was once wrong without a message.
+# the fields of a replaced step stay
+unroll_jax/descent.py: test_conformance.py
+    _replace update() 0
+# an input of another shape broadcasts
+unroll_jax/energies/tokens.py: energies/test_errors.py
+    _check_input require() 1
+# a traced number out of range counts
+unroll_jax/energies/proximal/penalty.py: energies/proximal/test_operators.py
+    nonnegative where[1] 0
+# labels of 8 bits are compared with 300 classes
+unroll_jax/certificates/margins.py: test_margins.py
+    as_places astype 0
+# rounding lifts a radius, and lowers a bound of norms
+unroll_jax/certificates/margins.py: test_margins.py
+    certified_radius - 1
+unroll_jax/numerics.py: test_norm_bounds.py
+    round_up + 0
+# a vector of zeros is divided by its length; sizes near the ends of float32
+unroll_jax/numerics.py: test_numerics.py test_spectral.py
+    over where[2] 0, powers_of_two where[2] 0
+# NaN is masked
+unroll_jax/energies/fast_weights.py: energies/test_fast_weights.py
+    read_chunks.join where[2] 0
+unroll_jax/models/language/sampling.py: models/test_generation.py
+    draw_tokens where[2] 0
+# a mean over no sample
+unroll_jax/constrained/constraint.py: constrained/test_every_function.py
+    _means.mean where[2] 0
+# a start that is returned counts as a solution
+unroll_jax/fixed_point/reports.py: fixed_point/test_optimality.py
+    report_solution <= 0
+# values in units of the scaled violation
+unroll_jax/constrained/group_report.py: constrained/test_layer_bounds.py
+    judge_group * 2
+"""
 FAULTS = [
     Fault(f"{path}:{function}", operator, int(number), tests)
-    for path, tests, uses in ROWS
+    for path, tests, uses in re.findall(r"^(\S+): (.+)\n    (.+)$", ROWS, re.MULTILINE)
     for function, operator, number in map(str.split, uses.split(", "))
 ]
 

@@ -30,46 +30,20 @@ def quadratic(A, b: Any = 0.0):
     )
 
 
-def transformer_case(batch, scale, dim, phi, step_size):
-    parts = transformer_parts(dim, phi=phi, step_size=step_size)
+def near_and_far(phi):
+    """A transformer and two examples, of near tokens and of far ones."""
+    parts = transformer_parts(32, phi=phi, step_size=0.3)
     rng = np.random.default_rng(0)
     f = parts.attention
     g = parts.feedforward
     layer = uj.alternating(
-        f.energy, g.energy, f_step=f.step, g_step_size=step_size, phi=parts.phi
+        f.energy, g.energy, f_step=f.step, g_step_size=0.3, phi=parts.phi
     )
-    W_a = np.linalg.qr(rng.normal(size=(dim, dim)))[0]
-    W_f = rng.normal(size=(dim, dim))
+    W_a = np.linalg.qr(rng.normal(size=(32, 32)))[0]
+    W_f = rng.normal(size=(32, 32))
     params = TransformerParams(W_a, 0.9 * W_f / np.linalg.norm(W_f, 2))
-    return layer, params, scale * rng.uniform(size=(*batch, 6, dim))
-
-
-@pytest.mark.slow
-def test_a_certificate_speaks_of_the_forward_pass_of_the_transformer():
-    layer, *arrays = transformer_case((2, 3), 0.9, 4, "tanh", 0.1)
-    transformer = uj.transformer(4, step_size=0.1, phi="tanh")
-
-    @compiled
-    def both(params, y):
-        certificate = certify(
-            layer, params, y, smoothness=10.95, num_layers=3, num_points=1
-        )
-        return certificate, uj.unroll(transformer, params, y, num_layers=3)[1].energy
-
-    certificate, energy = both(*jax.tree.map(np.float32, arrays))
-    assert all(
-        leaf.shape == (3, 2, 3)
-        for name, leaf in certificate._asdict().items()
-        if name != "energy"
-    )
-    assert_allclose(certificate.energy, energy, rtol=1e-5, atol=1e-5)
-    assert np.all(
-        (certificate.outcome == Outcome.ROSE) >= (np.diff(energy, axis=0) > 1e-5)
-    )
-    assert np.all(
-        (certificate.outcome == Outcome.GUARANTEED)
-        <= (certificate.smoothness <= certificate.limit)
-    )
+    y = np.array([0.01, 8.0])[:, None, None] * rng.uniform(size=(2, 6, 32))
+    return layer, params, y
 
 
 @pytest.mark.slow
@@ -77,8 +51,7 @@ def test_a_certificate_speaks_of_the_forward_pass_of_the_transformer():
 def test_padding_does_not_change_a_certificate(phi):
     """Examples of near tokens, whose smoothness counts the tokens, and of far ones,
     guaranteed."""
-    layer, params, y = transformer_case((2,), 1.0, 32, phi, 0.3)
-    y = y * np.array([0.01, 8.0])[:, None, None]
+    layer, params, y = near_and_far(phi)
     of_attention = certified.pairwise_smoothness()
     smoothness = lambda params, y, x: of_attention(params, y, x) + 1.95
     # After two layers near tokens have met, and their differences are round-off.
@@ -179,18 +152,22 @@ def quartic(rate):
     )
 
 
-def examine(rate, y, **options):
+def test_a_user_descent_is_guaranteed_by_its_smoothness():
+    y = np.linspace(0.2, 1.0, 9, dtype=np.float32).reshape(3, 3)
+
     @compiled
     def run(y):
-        return uj.certify(quartic(rate), None, y, **options)
+        certify_at = lambda rate, *given, **options: certify(
+            quartic(rate), None, *given, **options
+        )
+        return (
+            certify_at(0.5, y, smoothness=3.0),
+            certify_at(0.5, y),
+            certify_at(0.5, jnp.ones((2, 1), y.dtype), smoothness=0.5),
+            certify_at(4.0, jnp.array([[1.0], [0.1]], y.dtype), smoothness=3.0),
+        )
 
-    return run(np.asarray(y, np.float32))
-
-
-def test_a_user_descent_is_guaranteed_by_its_smoothness():
-    y = np.linspace(0.2, 1.0, 9).reshape(3, 3)
-    given = examine(0.5, y, smoothness=3.0)
-    none = examine(0.5, y)
+    given, none, wrong, long = run(y)
     assert np.all(given.outcome == Outcome.GUARANTEED)
     assert np.all(none.outcome == Outcome.DESCENDED)
     assert np.all(np.isnan(none.smoothness))
@@ -198,15 +175,13 @@ def test_a_user_descent_is_guaranteed_by_its_smoothness():
     # have closed forms.
     slope = -0.5 * np.sum(y**6, axis=-1)
     assert_allclose(given.slope[0], slope, rtol=1e-5)
-    assert_allclose(
-        given.limit[0], -2.0 * slope / np.sum((0.5 * y**3) ** 2, axis=-1), rtol=1e-5
-    )
+    limit = -2.0 * slope / np.sum((0.5 * y**3) ** 2, axis=-1)
+    assert_allclose(given.limit[0], limit, rtol=1e-5)
     assert np.all(given.curvature[0] < 3.0)
-    wrong = examine(0.5, np.ones((2, 1)), smoothness=0.5)
     assert np.all(wrong.curvature[0] > 0.5)
     assert np.all(wrong.outcome == Outcome.DESCENDED)
     assert "curvature above smoothness, which is too small, 100.0%" in repr(wrong)
-    long = examine(4.0, [[1.0], [0.1]], smoothness=3.0)  # 0.03 at the second
+    # the limit of the second is 0.03 at its slope
     assert list(long.outcome[0]) == [Outcome.ROSE, Outcome.DESCENDED]
     assert list(long.curvature[0] <= long.limit[0]) == [False, True]
 
@@ -217,49 +192,46 @@ def test_layers_may_have_parameters_of_their_own():
     y = np.linspace(0.2, 1.0, 6).reshape(2, 3)
     options = {"smoothness": 3.0, "num_points": 1}
     run = compiled(
-        lambda rates, y: certify(layer, rates, y, **options, num_layers=3, tied=False)
+        lambda rates, y: (
+            certify(layer, rates, y, **options, num_layers=3, tied=False),
+            uj.unroll(layer, rates, y, num_layers=3, tied=False)[1].energy,
+        )
     )
-    whole = run(rates, y)
-    assert whole.energy.shape == (4, 2)
-
-    @compiled
-    def single(rate, y):
-        return (certify(layer, rate, y, **options), layer.step(rate, y, None))
+    whole, energy = run(rates, y)
+    assert energy.shape == (4, 2)
+    assert_allclose(whole.energy, energy, rtol=1e-12)
 
     for place, rate in enumerate(rates):
-        certificate, y = single(rate, y)
-        expected, actual = (
-            jax.tree.map(lambda leaf, i=i: leaf[i], c)
-            for c, i in ((certificate, 0), (whole, place))
-        )
-        chex.assert_trees_all_close(actual, expected, rtol=1e-9)
+        assert_allclose(whole.energy[place], 0.25 * np.sum(y**4, axis=-1), rtol=1e-9)
+        assert_allclose(whole.slope[place], -rate * np.sum(y**6, axis=-1), rtol=1e-9)
+        y = y - rate * y**3
 
 
 def test_the_verdict_on_states_of_bfloat16_is_computed_in_float32():
     y = jax_array(np.linspace(0.2, 1.0, 9).reshape(3, 3), jnp.bfloat16)
-    certificate = compiled(lambda y: uj.certify(quartic(0.5), None, y, smoothness=3.0))(
-        y
-    )
+    halving = quartic(0.5)._replace(step=lambda params, y, x: 0.5 * y)
+
+    @compiled
+    def run(y):
+        certificate = certify(quartic(0.5), None, y, smoothness=3.0)
+        return certificate, certify(halving, None, y).energy
+
+    certificate, halved = run(y)
     wide = np.asarray(y, np.float64)
-    move = np.asarray((wide - 0.5 * wide**3).astype(jnp.bfloat16), np.float64) - wide
+    move = (wide - 0.5 * wide**3).astype(jnp.bfloat16).astype(np.float64) - wide
     assert_allclose(certificate.slope[0], np.sum(wide**3 * move, axis=-1), rtol=0.02)
     assert np.all(certificate.outcome == Outcome.GUARANTEED)
-    halving = quartic(0.5)._replace(step=lambda params, y, x: 0.5 * y)
-    halved = compiled(lambda y: uj.certify(halving, None, y))(y).energy
-    assert_allclose(
-        np.asarray(halved)[1], np.sum((0.5 * wide) ** 4, axis=-1) / 4.0, rtol=1e-6
-    )
+    expected = np.sum((0.5 * wide) ** 4, axis=-1) / 4.0
+    assert_allclose(halved[1], expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("size", [1e-30, 1e25])
-def test_steps_of_any_size_are_judged_alike(size):
+def test_steps_of_any_size_are_judged_alike():
     """The energy is |y / size|^2, which stays in range."""
-    layer = uj.Descent(
-        lambda key: None,
-        lambda p, y, x: jnp.sum((y / size) ** 2, -1),
-        lambda p, y, x: 0.5 * y,
-    )
-    y = np.full((2, 3), size, np.float32)
-    assert_allclose(
-        compiled(lambda y: uj.certify(layer, None, y))(y).slope, -3.0, rtol=1e-5
-    )
+
+    def slope(size):
+        energy = lambda params, y, x: jnp.sum((y / size) ** 2, -1)
+        half = uj.Descent(lambda key: None, energy, lambda params, y, x: 0.5 * y)
+        return certify(half, None, jnp.full((2, 3), size, jnp.float32)).slope
+
+    slopes = compiled(lambda: [slope(size) for size in (1e-30, 1e25)])()
+    assert_allclose(slopes, -3.0, rtol=1e-5)

@@ -17,6 +17,7 @@ from unroll_jax.certificates import Outcome
 
 BATCH = (2, 3)  # of all draws. An example does not depend on its batch, see below
 KEYS = 200
+SCALES = np.random.default_rng(2).permutation(np.logspace(-3.0, 3.0, KEYS))
 # keys, or a signal
 NEED_THEIR_INPUT = {
     "cross_attention",
@@ -35,6 +36,8 @@ both_dtypes = pytest.mark.parametrize(
 
 @functools.cache
 def many(name):
+    """A layer, 200 draws of its parameters, state and input, and their steps in
+    float32."""
     descents = []
 
     def one(key):
@@ -43,15 +46,36 @@ def many(name):
         descents.append(descent)
         return descent.init(key_init), y, x
 
+    @compiled
+    def run(keys):
+        draws = jax.lax.map(one, keys)  # compiles quicker than vmap
+        return draws, take_steps(name, descents[0], *draws)
+
     with jax.enable_x64(False):
-        keys = jax.random.split(jax.random.key(1, impl="rbg"), KEYS)
-        # compiles quicker than vmap
-        drawn = compiled(lambda keys: jax.lax.map(one, keys))(keys)
-        return descents[0], jax.tree.map(np.asarray, drawn)
+        draws, steps = run(jax.random.split(jax.random.key(1, impl="rbg"), KEYS))
+        return descents[0], draws, steps
+
+
+def take_steps(name, descent, params, *tokens):
+    """Whether the condition of a step holds, energies and tolerances, of each draw."""
+    _, _, condition, event_ndim = uj.DESCENTS[name]
+
+    def one(params, y, x, scale):
+        y, x = jax.tree.map(lambda tokens: scale * tokens, (y, x))
+        after = descent.step(params, y, x)
+        assert (after.shape, after.dtype) == (y.shape, y.dtype)
+        held = jnp.ones(BATCH, bool) if condition is None else condition(params, y, x)
+        assert (held.shape, held.dtype) == (BATCH, bool)
+        return held, *energies_and_roundoff(
+            descent.energy, params, y, after, x, event_ndim
+        )
+
+    scales = jnp.asarray(SCALES, tokens[0].dtype)
+    return jax.vmap(one)(params, *tokens, scales)
 
 
 def draw(name, place, batch, dtype):
-    descent, (params, y, x) = many(name)
+    descent, (params, y, x), _ = many(name)
     corner = {0: (place, 0, 0), 1: (place, 0), 2: (place,)}[len(batch)]
     params = jax.tree.map(lambda leaf: leaf[place], params)
     tokens = y[corner], x if x is None else x[corner]
@@ -110,25 +134,12 @@ def test_every_step_lowers_its_energy_where_its_condition_holds(name, dtype):
     """200 random keys at once, tokens and anchors scaled over six orders of
     magnitude. Also shows that both map."""
     condition = uj.DESCENTS[name].condition
-    event_ndim = uj.DESCENTS[name].event_ndim
-    with jax.enable_x64(dtype == "float64"):
-        descent, (params, y, x) = many(name)
-        scales = np.random.default_rng(2).permutation(np.logspace(-3.0, 3.0, KEYS))
-
-        def example(params, y, x, scale):
-            y, x = jax.tree.map(lambda tokens: scale * tokens, (y, x))
-            stepped = descent.step(params, y, x)
-            assert (stepped.shape, stepped.dtype) == (y.shape, y.dtype)
-            held = (
-                jnp.ones(BATCH, bool) if condition is None else condition(params, y, x)
-            )
-            assert (held.shape, held.dtype) == (BATCH, bool)
-            return held, *energies_and_roundoff(
-                descent.energy, params, y, stepped, x, event_ndim
-            )
-
-        arrays = jax.tree.map(lambda leaf: leaf.astype(dtype), (params, y, x, scales))
-        held, energies, tolerance = compiled(jax.vmap(example))(*arrays)
+    descent, draws, results = many(name)
+    if dtype == "float64":
+        with jax.enable_x64(True):
+            run = compiled(functools.partial(take_steps, name, descent))
+            results = run(*jax.tree.map(np.float64, draws))
+    held, energies, tolerance = results
     before = energies[:, 0][held]
     after = energies[:, 1][held]
     tolerance = tolerance[held]
@@ -169,21 +180,39 @@ def test_the_check_finds_the_step_that_rises():
         assert (float(after) > float(before) + float(tolerance)) == rises
 
 
-@in_float64
-@every_system
-def test_batches_and_step_and_energy_are_each_alone(
-    name,
-):
-    descent, params, y, x = draw(name, 0, BATCH, "float64")
+@functools.cache
+def batched(name):
+    """Steps and energies of a batch, each alone and at once, with and without an
+    input."""
+    descent = many(name)[0]
+
+    def all_of(*arrays):
+        alone = descent.step(*arrays), descent.energy(*arrays)
+        at_once = descent.step_and_energy and descent.step_and_energy(*arrays)
+        return alone, at_once or alone
 
     @compiled
-    def both_ways(*arrays):
-        at_once = descent.step_and_energy and descent.step_and_energy(*arrays)
-        return (descent.step(*arrays), descent.energy(*arrays)), at_once
+    def run(params, y, x):
+        without = None if name in NEED_THEIR_INPUT else all_of(params, y, None)
+        return all_of(params, y, x), without
 
-    whole, at_once = both_ways(params, y, x)
-    chex.assert_trees_all_close(whole, at_once or whole, rtol=1e-12, atol=1e-14)
-    stepped, energies = map(np.asarray, whole)
+    return run
+
+
+def left_out(name, y, x):
+    """What stands for no input: zeros, or a token's own context."""
+    return y if name == "causal_attention" else np.zeros_like(y if x is None else x)
+
+
+@in_float64
+@every_system
+def test_batches_and_step_and_energy_are_each_alone(name):
+    _, params, y, x = draw(name, 0, BATCH, "float64")
+    given = left_out(name, y, x) if x is None else x
+    with_input, without = batched(name)(params, y, given)
+    alone, at_once = without if x is None else with_input
+    chex.assert_trees_all_close(alone, at_once, rtol=1e-12, atol=1e-14)
+    stepped, energies = alone
     assert energies.shape == BATCH
     for place in np.ndindex(BATCH):
         one = y[place], None if x is None else x[place]
@@ -205,34 +234,19 @@ def test_known_values_step_as_traced_ones(name):
 @in_float64
 @every_system
 def test_an_input_left_out_is_zero_or_missed(name):
-    descent, params, y, x = draw(name, 0, (), "float64")
+    descent, params, y, x = draw(name, 0, BATCH, "float64")
     if name in NEED_THEIR_INPUT:
         for function in (descent.energy, descent.step):
             with pytest.raises(ValueError, match=r"x must hold .*, got None"):
                 jax.eval_shape(function, params, y, None)
         return
-    # its own context
-    stand_in = y if name == "causal_attention" else np.zeros_like(y if x is None else x)
-
-    @compiled
-    def other(*arrays):
-        return (descent.energy(*arrays), None, descent.step(*arrays))
-
-    without, with_it = (
-        (slope_and_step(name), other) if x is None else (other, slope_and_step(name))
-    )
-    (energy, _, stepped), (expected, _, expected_step) = (
-        without(params, y, None),
-        with_it(params, y, stand_in),
-    )
-    chex.assert_trees_all_close(
-        (energy, stepped), (expected, expected_step), rtol=1e-12, atol=1e-12
-    )
+    with_input, without = batched(name)(params, y, left_out(name, y, x))
+    chex.assert_trees_all_close(without, with_input, rtol=1e-12, atol=1e-12)
 
 
 @functools.cache
 def slope_and_step(name):
-    descent, _ = many(name)
+    descent = many(name)[0]
     return compiled(
         lambda p, y, x: (
             *jax.value_and_grad(descent.energy, 1)(p, y, x),
@@ -241,32 +255,26 @@ def slope_and_step(name):
     )
 
 
-def searched(name, place):
+def minimiser(name, place):
+    """A stationary point, by a quasi-Newton method that uses only the energy; among
+    nonnegative tokens where the energy is infinite elsewhere."""
     _, params, y, x = draw(name, place, (), "float64")
+    search = {"method": "BFGS", "options": {"gtol": 1e-10, "maxiter": 2000}}
+    if name == "crate":
+        precise = {"gtol": 1e-11, "ftol": 1e-16, "maxiter": 2000, "maxcor": 40}
+        within = {"bounds": [(0.0, None)] * y.size, "options": precise}
+        search = {"method": "L-BFGS-B", **within}
 
     def objective(flat):
         energy, gradient, _ = slope_and_step(name)(params, flat.reshape(y.shape), x)
         return float(energy), np.ravel(gradient)
 
-    return params, y, x, objective
-
-
-def minimiser(name, place):
-    """A stationary point, by a quasi-Newton method that uses only the energy."""
-    params, y, x, objective = searched(name, place)
-    point = np.ravel(y)
     for _ in range(3):  # started again where round-off ended it early
         # whose tokens, seen after layer norm, may have grown without bound
         if name == "energy_transformer":
-            point = np.ravel(seen(name, params, point.reshape(y.shape)))
-        point = minimize(
-            objective,
-            point,
-            jac=True,
-            method="BFGS",
-            options={"gtol": 1e-10, "maxiter": 2000},
-        ).x
-    return params, point.reshape(y.shape), x
+            y = seen(name, params, y)
+        y = minimize(objective, np.ravel(y), jac=True, **search).x.reshape(y.shape)
+    return params, y, x
 
 
 def consensus(name, place):
@@ -300,26 +308,8 @@ def sparse_consensus(name, place):
     return params._replace(D=D), codes, codes @ D + 0.1 * np.eye(x.shape[-1])[0]
 
 
-def nonnegative_minimiser(name, place):
-    """A minimiser among nonnegative tokens, for a system whose energy is infinite
-    elsewhere."""
-    params, y, x, objective = searched(name, place)
-    options = {"gtol": 1e-11, "ftol": 1e-16, "maxiter": 2000, "maxcor": 40}
-    bounds = [(0.0, None)] * y.size
-    solution = minimize(
-        objective,
-        np.ravel(y),
-        jac=True,
-        method="L-BFGS-B",
-        bounds=bounds,
-        options=options,
-    )
-    return params, solution.x.reshape(y.shape), x
-
-
 # Where a stationary point comes from, if not from `minimiser`.
 STATIONARY = {
-    "crate": nonnegative_minimiser,
     "transformer": consensus,
     "residual_transformer": anchored_consensus,
     "lista": sparse_consensus,
@@ -421,7 +411,7 @@ def test_wrapped_layers_are_certified_by_what_their_steps_do(name):
 
 @every_system
 def test_a_replaced_function_leaves_no_field_of_the_old_one(name):
-    descent, _ = many(name)
+    descent = many(name)[0]
     moved = descent._replace(step=lambda params, y, x=None: y)
     assert moved.energy is descent.energy
     assert moved.smooth is descent.smooth

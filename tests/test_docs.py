@@ -11,6 +11,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 import papers.certified_cifar
 import papers.looped
@@ -141,7 +142,7 @@ def test_python_of_the_readme_does_what_it_says():
     comment = re.search(r"# \[(.*)\]: clean, certified", README)
     claimed = [float(share.strip("'%")) for share in comment[1].split(", ")]
     # two images of 400: other machines round otherwise
-    np.testing.assert_allclose(100.0 * np.array(shares), claimed, atol=0.51)
+    assert_allclose(100.0 * np.array(shares), claimed, atol=0.51)
     report = uj.held_out_report(
         names["constraints"], names["sums"], uj.multipliers_of(names["state"])
     )

@@ -1,6 +1,7 @@
 """Equilibrium layers of flax: gradients against the unrolled cell, diagnostics,
 dropout with one mask."""
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -37,34 +38,32 @@ def test_the_linen_layer_has_the_unrolled_gradient():
     layer = linen.Equilibrium(LinenCell(), options={"tol": 1e-6}, rngs=("dropout",))
     variables = compiled(layer.init)(jax.random.key(0), X)
 
+    def solved(variables):
+        return jnp.sum(layer.apply(variables, X) ** 2)
+
     def unrolled(variables):
         cell = {"params": variables["params"]["cell"]}
-        return jnp.sum(
-            jax.lax.fori_loop(
-                0, 40, lambda _, z: LinenCell().apply(cell, z, X), 0.0 * X
-            )
-            ** 2
-        )
+        step = lambda _, z: LinenCell().apply(cell, z, X)
+        return jnp.sum(jax.lax.fori_loop(0, 40, step, 0.0 * X) ** 2)
 
-    got = compiled(jax.grad(lambda v: jnp.sum(layer.apply(v, X) ** 2)))(variables)
-    expected = compiled(jax.jacfwd(unrolled))(variables)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), got, expected
-    )
-
+    @compiled
     def run(v):
-        return layer.apply(
-            v, X, rngs={"dropout": jax.random.key(1)}, mutable="intermediates"
-        )
+        rngs = {"dropout": jax.random.key(1)}
+        z, state = layer.apply(v, X, rngs=rngs, mutable="intermediates")
+        converged = state["intermediates"]["equilibrium"][0].converged
+        return jax.grad(solved)(v), jax.jacfwd(unrolled)(v), converged, z
 
-    z, state = jax.jit(run)(variables)
-    assert bool(state["intermediates"]["equilibrium"][0].converged.all())
-    assert bool((z == 0.0).any())
+    gradient, expected, converged, z = run(variables)
+    chex.assert_trees_all_close(gradient, expected, rtol=0.0, atol=1e-4)
+    assert converged.all()
+    assert (z == 0.0).any()
 
 
 def test_the_nnx_layer_has_the_unrolled_gradient():
-    layer = Equilibrium(Cell(0.0, nnx.Rngs(0)), tol=1e-6)
-    got = nnx.jit(nnx.grad(lambda layer: jnp.sum(layer(X) ** 2)))(layer)
+    layer = nnx.jit(lambda: Equilibrium(Cell(0.0, nnx.Rngs(0)), tol=1e-6))()
+
+    def solved(layer):
+        return jnp.sum(layer(X) ** 2)
 
     def unrolled(layer):
         z = 0.0 * X
@@ -72,12 +71,9 @@ def test_the_nnx_layer_has_the_unrolled_gradient():
             z = layer.cell(z, X)
         return jnp.sum(z**2)
 
-    for a, b in zip(
-        jax.tree.leaves(got),
-        jax.tree.leaves(nnx.jit(nnx.grad(unrolled))(layer)),
-        strict=True,
-    ):
-        np.testing.assert_allclose(a, b, atol=1e-4)
+    run = nnx.jit(lambda layer: [nnx.grad(each)(layer) for each in (solved, unrolled)])
+    gradients = map(jax.tree.leaves, run(layer))
+    chex.assert_trees_all_close(*gradients, rtol=0.0, atol=1e-4)
     _, kept = nnx.capture(nnx.Intermediate)(lambda layer, x: layer(x))(layer, X)
     assert bool(kept["equilibrium"].get_value()[0].converged.all())
 

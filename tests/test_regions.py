@@ -27,11 +27,9 @@ def test_the_gradient_ratio_is_the_quotient_of_the_norms():
     A = symmetric(rng, 4)
     B = symmetric(rng, 4)
     y = rng.normal(size=(2, 3, 4))
-    expected = np.empty((2, 3))
-    for place in np.ndindex(2, 3):
-        expected[place] = np.linalg.norm(A @ (y[place] - 1.0)) / np.linalg.norm(
-            A @ (y[place] - 1.0) + B @ y[place]
-        )
+    of_f = (y - 1.0) @ A
+    lengths = functools.partial(np.linalg.norm, axis=-1)
+    expected = lengths(of_f) / lengths(of_f + y @ B)
     delta = compiled(
         lambda y: certified.gradient_ratio(quadratic(A, 1.0), quadratic(B), y)
     )(y)
@@ -58,13 +56,31 @@ def test_the_gradient_ratio_of_pytrees_and_zero_gradients():
 
 
 def test_the_constants_are_their_formulas():
-    constant = compiled(certified.descent_constant)
-    assert_allclose(constant(0.1, 0.2, 3.0), 0.2 / (0.1 + 0.06), rtol=1e-6)
-    assert_allclose(constant(0.2, 0.1, 3.0), 0.1 / (0.1 + 0.06), rtol=1e-6)
-    assert constant(0.1, 0.1, 0.0) == np.inf
-    kappas = np.float32([0.0, 0.5, 1.0])
-    proximal = compiled(certified.proximal_constant)(0.1, 0.2, 3.0, kappas)
-    assert_allclose(proximal, 1.25 * np.sqrt([0.5, 0.25, 0.0]), rtol=1e-6)
+    """Of alpha_1, alpha_2, L_g and kappa, also at their limits."""
+    given = np.float32([
+        [0.1, 0.2, 3.0, 0.5],
+        [0.2, 0.1, 3.0, 0.0],
+        [1e-25, 1e-25, 1.0, 0.0],
+        [0.5, 0.5, 0.0, 0.0],
+        [0.5, 0.5, 0.0, 0.5],
+        [0.5, 0.5, 0.0, 1.0],
+        [0.25, 0.5, 2.0, 1.0],
+    ])  # fmt: skip
+    C = [1.25, 0.1 / 0.16, 1e25, np.inf, np.inf, np.inf, 1.0]
+    of_phi = [0.625, C[1] * 0.5**0.5, 1e25 * 0.5**0.5, np.inf, np.inf, np.inf, 0.0]
+
+    @compiled
+    @jax.vmap
+    def constants(each):
+        *rates, kappa = each
+        return (
+            certified.descent_constant(*rates),
+            certified.proximal_constant(*rates, kappa),
+        )
+
+    descent, proximal = constants(given)
+    assert_allclose(descent, C, rtol=1e-6)
+    assert_allclose(proximal, of_phi, rtol=1e-6)
 
 
 def test_the_region_s_is_bounded_by_the_apollonian_ball():
@@ -99,12 +115,32 @@ def test_the_region_s_is_bounded_by_the_apollonian_ball():
 ball_of = compiled(certified.apollonian_ball)
 
 
-def test_at_ratio_1_the_ball_is_a_half_space():
-    ball = ball_of(jax_array([1.0, 2.0, 5.0]), jax_array([3.0, 2.0, 4.0]), 1.0)
-    assert_array_equal(ball.centre, [-np.inf, 2.0, np.inf])
-    assert ball.radius == np.inf
-    near = ball_of(jax_array([1.0, 2.0, 5.0]), jax_array([3.0, 2.0, 4.0]), 1.0 - 1e-4)
-    assert_allclose(near.centre, [-1e4, 2.0, 5e3], rtol=1e-2)
+def test_the_ball_at_its_limits():
+    """The minimiser of h, a half-space at ratio 1, a point if both minimisers are
+    one."""
+    at_f = jax_array([1.0, 2.0, 5.0])
+    at_h = jax_array([3.0, 2.0, 4.0])
+    apart = np.sqrt(5.0)
+    for ratio, centre, radius in (
+        (np.inf, at_h, 0.0),
+        (1e20, at_h, 1e-20 * apart),
+        (1e30, at_h, 1e-30 * apart),
+        (1.0, [-np.inf, 2.0, np.inf], np.inf),
+        (1.0 - 1e-4, [-1e4, 2.0, 5e3], 5e3 * apart),
+    ):
+        ball = ball_of(at_f, at_h, ratio)
+        near = 1e-6 if ratio >= 1.0 else 1e-3
+        assert_allclose(ball.centre, centre, rtol=near)
+        assert_allclose(ball.radius, radius, rtol=near)
+        assert ratio <= 1.0 or not ball.inside
+        same = ball_of(at_f, at_f, ratio)
+        assert_array_equal(same.centre, at_f)
+        assert same.radius == 0.0
+    points = np.float32([at_f, at_h, 3 * [np.nan]])
+    region = functools.partial(
+        certified.in_descent_region, constant=jnp.inf, smoothness_f=1.0, convexity_h=1.0
+    )
+    assert_array_equal(compiled(region)(points, at_f, at_h), [True, True, False])
 
 
 def test_the_alignment_is_the_sum_over_single_coordinates():
@@ -148,35 +184,6 @@ def test_lemma_d_3_bounds_proximal_steps_in_t():
     shares = np.mean(members, axis=1)
     assert 0.0 < shares[0] < shares[1] < shares[2] < shares[3] < 1.0
     assert np.any(moved < 0.8 * whole)
-
-
-def test_the_ball_of_large_ratios_is_the_minimiser():
-    at_f = jax_array([0.0, 1.0])
-    at_h = jax_array([3.0, 1.0])
-    for ratio, radius in ((np.inf, 0.0), (1e20, 3e-20), (1e30, 3e-30)):
-        ball = ball_of(at_f, at_h, ratio)
-        assert_allclose(ball.centre, at_h)
-        assert_allclose(ball.radius, radius, rtol=1e-6)
-        assert not ball.inside
-    for ratio in (1e-20, 1.0, 1e20, np.inf):
-        same = ball_of(at_f, at_f, ratio)
-        assert_array_equal(same.centre, at_f)
-        assert same.radius == 0.0
-    points = jax_array([[0.0, 1.0], [3.0, 1.0], [np.nan, 1.0]])
-    region = functools.partial(
-        certified.in_descent_region, constant=jnp.inf, smoothness_f=1.0, convexity_h=1.0
-    )
-    inside = compiled(region)(points, at_f, at_h)
-    assert inside.tolist() == [True, True, False]
-
-
-def test_constants_have_their_limits():
-    proximal = compiled(certified.proximal_constant)
-    descent = compiled(certified.descent_constant)
-    for kappa in (0.0, 0.5, 1.0):
-        assert proximal(0.5, 0.5, 0.0, kappa=kappa) == np.inf
-    assert proximal(0.25, 0.5, 2.0, kappa=1.0) == 0.0
-    assert_allclose(descent(1e-25, 1e-25, 1.0), 1e25, rtol=1e-6)
 
 
 def test_float16_regions_hold_at_small_and_large_numbers():

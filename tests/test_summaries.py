@@ -8,6 +8,7 @@ import matplotlib
 import numpy as np
 import optax
 import pytest
+from numpy.testing import assert_allclose
 
 import unroll_jax as uj
 from tests.reference import compiled
@@ -83,7 +84,7 @@ def test_a_record_draws_a_line_by_layer(records, name):
     record = records[name]
     axes = record.plot()
     expected = np.median(np.reshape(record.energy, (len(record.energy), -1)), axis=1)
-    np.testing.assert_allclose(axes.lines[0].get_ydata(), expected, rtol=1e-6)
+    assert_allclose(axes.lines[0].get_ydata(), expected, rtol=1e-6)
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("layer", "energy")
     assert len([line for line in axes.lines if line.get_marker() == "x"]) == (
         name == "rises"

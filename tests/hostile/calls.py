@@ -38,17 +38,26 @@ z: jax.eval_shape(lambda: uj.opteq(4, 3).step(uj.opteq(4, 3).init(K), Z.astype(i
 labels: certificates.certified_radius(ones((2, 3)), labels=ones(2))
 parts: jax.jit(lambda M: certificates.lipschitz(M, x=ones((1, 2)), radius=1.0).constant)(ones((2, 2)))
 layers: uj.deep_opteq(None)
+bases: uj.in_coordinates(sgd, {"W": W}).init({"W": W})
+params: certificates.spectral_normalise({"W": W}, where=lambda path: "V" in path)
 ValueError
+image_shape: certificates.spectral_normalise({"W": np.ones((3, 3, 2, 2), np.float32)})
 rank: uj.attention(rank=2)
 step_size: certificates.lipschitz(x=ones((1, 2)), radius=1.0, step_size=3.0)
 strength: certificates.lipschitz(x=ones((1, 2)), radius=1.0, strength=0.0)
-parts: certificates.lipschitz(ones(3), x=ones((1, 3)), radius=1.0)
+parts: certificates.lipschitz(ones(3), x=ones((1, 3)), radius=1.0); certificates.lipschitz(ones((4, 3)), x=ones((3, 5)), radius=1.0);
+    certificates.lipschitz(energies.ConvexPotentialParams(ones((6, 4)), ones(6), ones(6)), x=ones((3, 5)), radius=1.0);
+    certificates.lipschitz(CONV, x=ones((3, 8, 2)), radius=1.0); certificates.lipschitz(CONV, x=ones((3, 8, 8, 3)), radius=1.0)
 radius: certificates.lipschitz(x=ones((1, 2)), radius=-1.0)
 dtype: certificates.lipschitz(x=ones((1, 2)), radius=1.0, dtype="bfloat16")
 head: certificates.certified_radius(ones((2, 3)), ones((4, 2)))
 bound: certificates.certified_radius(ones((2, 3)), bound=0.0)
 labels: certificates.certified_radius(ones((2, 3)), labels=np.array([0, 3]));
-    certificates.certified_radius(ones((2, 3)), labels=np.array([0]))
+    certificates.certified_radius(ones((2, 3)), labels=np.array([0]));
+    certificates.margin_loss(ones((2, 3)), np.array([0, -1]), offset=0.1, temperature=1.0);
+    certificates.attack(lambda x: x, ones((2, 3)), np.array([0, 3]), 0.1)
+left: turned(left=2 * W); turned(left=nan * W); turned(left=W[:3]); turned((4,), left=W)
+right: turned(right=W[:2]); turned(right=W[:3, :3])
 images: certificates.space_to_depth(ones((4, 3, 1)), 2); certificates.pool(ones((4, 3, 1)), 2)
 channels: certificates.pad_channels(ones(3), 2)
 rho: uj.attention(rho="gauss"); uj.attention(rho=lambda z: "a")

@@ -25,6 +25,11 @@ def square(params, y, x):
     return jnp.sum(y**2, (-2, -1))
 
 
+def turned(shape=(4, 4), **bases):
+    rule = unroll_jax.in_coordinates(optax.sgd(0.1), {"W": unroll_jax.Sides(**bases)})
+    return rule.init({"W": np.ones(shape, np.float32)})
+
+
 ALTERNATING = {"f": square, "g": square, "g_step_size": 0.1, "f_step_size": 0.1}
 BOUNDS = unroll_jax.descent_constraints(0.2, num_layers=1)
 NAMES = {
@@ -46,6 +51,10 @@ NAMES = {
     "W": np.eye(4, dtype=np.float32),
     "D": BOUNDS,
     "S": constrained.column_sums(BOUNDS, np.ones(2, np.float32), None),
+    "CONV": energies.ConvexPotentialParams(
+        np.ones((3, 3, 2, 4), np.float32), *np.zeros((2, 4), np.float32)
+    ),
+    "turned": turned,
     "P": energies.AttentionParams(None),
     "Transformer": models.UnrolledTransformer,
     "ones": lambda shape: np.ones(shape, np.float32),

@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 import unroll_jax as uj
-from tests.reference import compiled
+from tests.reference import compiled, gaussian
 from tests.test_gradients_conformance import drawn
 
 # NumPy arrays of any dtype, as users pass them
@@ -29,20 +30,16 @@ def test_no_finite_state_of_float16_becomes_a_nan(name):
     """In test_gradients_conformance.py of float32; bfloat16 has its range, float64 a
     wider one."""
     descent, params, y, x = drawn(name)[:4]
-    params, x = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), (params, x))
     # distinct tokens: between equal ones only rounding is left
-    y = np.random.default_rng(0).normal(size=y.shape)
-    limit = float(jnp.finfo(jnp.float16).max)
-    scales = np.array(
-        [scale for scale in MAGNITUDES if scale * np.abs(y).max() < limit]
-    )
-    states = (scales.reshape(-1, *[1] * y.ndim) * y).astype(np.float16)
-    params, x = jax.tree.map(lambda leaf: leaf.astype(np.float16), (params, x))
-    stepped, energy = compiled(
-        jax.vmap(lambda y: (descent.step(params, y, x), descent.energy(params, y, x)))
-    )(states)
+    y = gaussian(*y.shape)
+    largest = float(jnp.finfo(np.float16).max) / np.abs(y).max()
+    sizes = [size for size in MAGNITUDES if size < largest]
+    states = np.multiply.outer(sizes, y).astype(np.float16)
+    params, x = jax.tree.map(lambda leaf: np.asarray(leaf, np.float16), (params, x))
+    both = lambda y: (descent.step(params, y, x), descent.energy(params, y, x))
+    stepped, energy = compiled(jax.vmap(both))(states)
     assert stepped.dtype == states.dtype
-    assert not np.isnan(np.asarray(stepped, np.float64)).any(), "the step"
+    assert not np.isnan(stepped).any(), "the step"
     assert not np.isnan(energy).any(), "the energy"
 
 
@@ -66,16 +63,20 @@ def test_an_empty_batch_stays_empty_in_value_and_gradient(name):
 def test_an_empty_batch_has_an_empty_certificate_and_equilibrium():
     descent, params, y, x = drawn("opteq")[:4]
     y, x = y[:0], x[:0]
-    certify = functools.partial(uj.certify, descent, num_layers=2)
-    assert compiled(certify)(params, y, x).outcome.shape == (2, 0)
 
     def total(params, solver):
         z, info = uj.equilibrium(descent, params, y, x, solver=solver)
         return jnp.sum(z), (z, info.converged)
 
-    solved = compiled(jax.value_and_grad(total, has_aux=True), static_argnums=1)
-    for solver in ("anderson", None):
-        (_, (z, converged)), gradient = solved(params, solver)
+    @compiled
+    def run(params):
+        solve = jax.value_and_grad(total, has_aux=True)
+        certificate = uj.certify(descent, params, y, x, num_layers=2)
+        return certificate.outcome, [solve(params, name) for name in ("anderson", None)]
+
+    outcome, solved = run(params)
+    assert outcome.shape == (2, 0)
+    for (_, (z, converged)), gradient in solved:
         assert (z.shape, converged.shape) == (y.shape, (0,))
         assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient))
 
@@ -107,67 +108,52 @@ def contraction(p, z, x):
 def test_equilibria_of_every_magnitude_are_found_or_refused(dtype):
     """z = -z / 2 + x has z = 2 x / 3; rows of all magnitudes at once, each judged
     separately."""
+    sizes = np.array([1e-36, 1e-20, 1e-6, 1e-2, 1.0, 1e3, 1e15, 1e37])
     with jax.enable_x64(dtype == "float64"):
         limits = jnp.finfo(dtype)
-        largest = float(limits.max) / 8
-        x = np.array(
-            [[s, -s, s] for s in (1e-36, 1e-20, 1e-6, 1e-2, 1.0, 1e3, 1e15, 1e37)]
-        )
-        x = x[
-            (np.abs(x[:, 0]) < largest)
-            & (np.abs(x[:, 0]) > 100 * float(limits.tiny) / float(limits.eps))
-        ]
-        x = x.astype(dtype)
-        p, start = np.asarray(-0.5, dtype), np.zeros_like(x)
-        expected, tolerance = (
-            2.0 / 3.0 * x.astype(np.float64),
-            max(2e-5, 8 * float(limits.eps)),
-        )
+        eps = float(limits.eps)
+        sizes = sizes[sizes > 100 * float(limits.tiny) / eps]
+        sizes = sizes[sizes < float(limits.max) / 8]
+        x = np.outer(sizes, [1.0, -1.0, 1.0]).astype(dtype)
+        near = {"rtol": max(2e-5, 8 * eps), "atol": 0.0}
         for solver in ("picard", "damped", "anderson"):
             solve = compiled(
                 functools.partial(
                     uj.equilibrium, contraction, batch_ndim=1, solver=solver
                 )
             )
-            z, info = solve(p, start, x)
+            z, info = solve(np.asarray(-0.5, dtype), np.zeros_like(x), x)
             assert np.all(info.converged), solver
-            np.testing.assert_allclose(
-                np.asarray(z, np.float64), expected, rtol=tolerance, err_msg=solver
-            )
+            expected = 2.0 / 3.0 * x.astype(np.float64)
+            assert_allclose(z.astype(np.float64), expected, **near, err_msg=solver)
 
 
 LOSSES = np.array([4.0, 2.0, 1.0])
+NARROW = ("float16", "bfloat16", "float32", "int8", "int32", "uint8")
 
 
-@pytest.mark.parametrize("dtype", [*DTYPES, "int8", "int32", "uint8", "int64"])
-def test_constraints_of_every_dtype_are_those_of_float64(dtype):
-    @compiled
-    def run(losses):
+@pytest.mark.parametrize("dtypes", [NARROW, ("float64", "int64")], ids=str)
+def test_constraints_of_every_dtype_are_those_of_float64(dtypes):
+    def both(losses):
         violations = uj.descent_constraints(0.2)(losses)
         multipliers = np.array([0.5, 2.0], np.float32)
         return violations, uj.lagrangian(losses[-1], violations, multipliers)
 
-    with jax.enable_x64(dtype in ("float64", "int64")):
-        violations, value = run(LOSSES.astype(dtype))
+    run = compiled(lambda every: jax.tree.map(both, every))
+    with jax.enable_x64("float64" in dtypes):
+        results = run({name: LOSSES.astype(jnp.dtype(name)) for name in dtypes})
     expected = LOSSES[1:] - 0.8 * LOSSES[:-1]
-    tolerance = (
-        1e-6
-        if not jnp.issubdtype(dtype, jnp.floating)
-        else 4 * float(jnp.finfo(dtype).eps)
-    )
-    np.testing.assert_allclose(
-        np.asarray(violations, np.float64), expected, rtol=max(tolerance, 1e-6)
-    )
-    np.testing.assert_allclose(
-        float(value),
-        1.0 + 0.5 * expected[0] + 2.0 * expected[1],
-        rtol=4 * max(tolerance, 1e-6),
-    )
+    lagrangian = 1.0 + 0.5 * expected[0] + 2.0 * expected[1]
+    for name, (violations, value) in results.items():
+        is_float = jnp.issubdtype(name, jnp.floating)
+        near = max(4 * float(jnp.finfo(name).eps), 1e-6) if is_float else 1e-6
+        assert_allclose(violations.astype(float), expected, rtol=near, err_msg=name)
+        assert_allclose(value, lagrangian, rtol=4 * near, err_msg=name)
 
 
 def test_constraints_of_every_magnitude_are_those_of_float64():
-    violations = compiled(uj.descent_constraints(0.2))
-    for scale in (1e-36, 1e-30, 1e-8, 1.0, 1e8, 1e30, 1e37):
-        losses = (scale * LOSSES / 4.0).astype(np.float32)
-        expected = losses[1:].astype(np.float64) - 0.8 * losses[:-1].astype(np.float64)
-        np.testing.assert_allclose(violations(losses), expected, rtol=1e-5)
+    sizes = np.array([1e-36, 1e-30, 1e-8, 1.0, 1e8, 1e30, 1e37])
+    losses = np.outer(sizes, LOSSES / 4.0).astype(np.float32)
+    violations = compiled(uj.descent_constraints(0.2))(losses)
+    wide = losses.astype(np.float64)
+    assert_allclose(violations, wide[:, 1:] - 0.8 * wide[:, :-1], rtol=1e-5)

@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from tests.errors import one_line
 from tests.train.commands import quiet
@@ -65,7 +66,7 @@ def test_scenes_and_matrices_are_shown_with_floors(write_scenes):
     predicted = shown[2].images[0].get_array()
     assert np.ptp(predicted.reshape(-1, 3), axis=0).max() == 0.0, "one class is one"
     shares = matrix.figure.axes[0].images[0].get_array()
-    np.testing.assert_allclose(shares, [[100 * 11 / 14, 100 * 3 / 14], [50.0, 50.0]])
+    assert_allclose(shares, [[100 * 11 / 14, 100 * 3 / 14], [50.0, 50.0]])
     rows = dict(table.rows)
     assert rows["mean IoU"] == "0.6 [0.5, 0.7]"
     # the most frequent class everywhere overlaps 7 of 8 of one class, 0 of the other

@@ -8,6 +8,7 @@ import re
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from scipy import stats
 
 from tests.report.conftest import GAMMAS, grouped
@@ -158,14 +159,14 @@ def test_aggregates_over_seeds_equal_numpy(make_run):
 
     gaps = differences(setting, *setting.pairs()[0])
     ratios = constrained[:, 5] / plain[:, 5]
-    np.testing.assert_allclose(gaps[:, 2], 100 * (ratios - 1))
+    assert_allclose(gaps[:, 2], 100 * (ratios - 1))
     (table,) = make_tables(comparison, [setting])
     low, high = stats.ttest_1samp(gaps[:, 2], 0.0).confidence_interval(0.95)
     assert f"[{low:+.1f}, {high:+.1f}]" in table.rows[0][-1]
     # plain runs of seeds 0 and 2, constrained ones of 1 and 2
     (unlike,) = grouped([folders[place] for place in (0, 4, 3, 5)])
     paired = differences(unlike, *unlike.pairs()[0])
-    np.testing.assert_allclose(paired, gaps[2:])
+    assert_allclose(paired, gaps[2:])
 
 
 def test_layers_and_disturbances_have_tables(make_run):

@@ -3,6 +3,7 @@ and the way out."""
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from tests.report.conftest import grouped
 from unroll_jax.train.config.errors import UserError
@@ -122,4 +123,4 @@ def test_margins_are_shares_of_the_bound_in_every_form(
     (setting,) = grouped([make_run(evaluation=usual | changes)])
     margins = setting.variants[0].runs[0].margins()
     assert np.nanargmin(margins) == layer
-    np.testing.assert_allclose(np.nanmin(margins), margin, rtol=1e-6)
+    assert_allclose(np.nanmin(margins), margin, rtol=1e-6)

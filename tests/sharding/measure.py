@@ -129,8 +129,12 @@ def trained(
     batches = task.batches(seed, 0, local_rows(mesh, task.options.batch_size))
     for step in range(STEPS):
         state, metrics = advance(state, put(next(batches), mesh))
-        arrays |= {f"{step}/{path}": leaf for path, leaf in _named(metrics).items()}
+        arrays |= _below(str(step), _named(metrics))
     return arrays | _named(state), state
+
+
+def _below(place: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {f"{place}/{path}": leaf for path, leaf in arrays.items()}
 
 
 def _named(tree: Any) -> dict[str, np.ndarray]:
@@ -173,7 +177,7 @@ def main(out: Path) -> None:
     for key, task in tasks.items():
         compiled, *shapes = compile_step(task, make_plan(task))
         leaves, state = trained(task, compiled)
-        arrays |= {f"video/{key}/float32/{path}": leaf for path, leaf in leaves.items()}
+        arrays |= _below(f"video/{key}/float32", leaves)
         parts[f"video/{key}"] = _parts(state)
         plans[key] = memory_of(compiled, *shapes) | {
             "arguments": compiled.memory_analysis().argument_size_in_bytes
@@ -189,9 +193,7 @@ def main(out: Path) -> None:
         for key in ("one", "mixed"):
             with jax.enable_x64(True):
                 leaves, state = trained(model(MESHES[key], "float64"))
-            arrays |= {
-                f"{name}/{key}/float64/{path}": leaf for path, leaf in leaves.items()
-            }
+            arrays |= _below(f"{name}/{key}/float64", leaves)
             parts[f"{name}/{key}"] = _parts(state)
     np.savez(out / "arrays.npz", allow_pickle=False, **arrays)
     measurements = {
@@ -214,9 +216,7 @@ def pair(out: Path, coordinator: str, number: int) -> None:
     arrays = {}
     for (name, key), (model, mesh) in PAIRS.items():
         leaves, _ = trained(model(mesh, "float64"))
-        arrays |= {
-            f"{name}/{key}/float64/{path}": leaf for path, leaf in leaves.items()
-        }
+        arrays |= _below(f"{name}/{key}/float64", leaves)
     if is_first():
         np.savez(out / "pair.npz", allow_pickle=False, **arrays)
 

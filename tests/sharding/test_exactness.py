@@ -12,6 +12,7 @@ from subprocess import PIPE
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from tests.sharding.measure import MESHES, MODELS, PAIRS, STEPS
 from tests.started import environment, free_port
@@ -102,7 +103,7 @@ def test_five_steps_are_those_of_one_device(arrays, model, key, dtype):
     assert expected["step"] == STEPS
     for name, leaf in expected.items():
         scale = np.max(np.abs(leaf), initial=0.0)
-        np.testing.assert_allclose(
+        assert_allclose(
             got[name], leaf, rtol=0, atol=ENTRIES[dtype] * scale, err_msg=name
         )
         wide = leaf.astype(np.float64)
@@ -123,12 +124,16 @@ def test_parameters_and_optimiser_state_are_in_shares(measurements):
             size = np.prod(every[f"video/{key}"][name])
             assert size * divided == np.prod(shape), (key, name)
     parts = every["encoder/mixed"]
+    expected = {
+        "embedding": [64, 8],
+        "layers/query/kernel": [6, 16, 16],
+        "layers/down/kernel": [6, 32, 16],
+        "up/bias": [16],
+        "readout/kernel": [8, 8],
+    }
     for place in ("params", "opt_state/primal/1/0/mu", "opt_state/primal/1/0/nu"):
-        assert parts[f"{place}/embedding"] == [64, 8]
-        assert parts[f"{place}/layers/query/kernel"] == [6, 16, 16]
-        assert parts[f"{place}/layers/down/kernel"] == [6, 32, 16]
-        assert parts[f"{place}/layers/up/bias"] == [6, 32]
-        assert parts[f"{place}/readout/kernel"] == [8, 8]
+        for name, shape in expected.items():
+            assert parts[f"{place}/{name}"] == shape, name
     assert [shape for name, shape in parts.items() if PRICES in name] == [[]] * 7
 
 
