@@ -65,13 +65,10 @@ def test_unroll_and_its_gradients_equal_those_of_a_python_loop(tied, batch):
         last, energies = python_loop(params, y, x, **options)
         return jnp.sum(last**2) + jnp.sum(energies), (last, energies)
 
-    @compiled
-    def both(*a):
-        return [
-            jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(*a)
-            for loss in (scanned, looped)
-        ]
-
+    slopes = [
+        jax.value_and_grad(loss, (0, 1, 2), has_aux=True) for loss in (scanned, looped)
+    ]
+    both = compiled(lambda *given: [slope(*given) for slope in slopes])
     ours, theirs = both(weights(None if tied else 3), *tokens(*batch))
     assert ours[0][1][1].shape == (4, *batch)
     chex.assert_trees_all_close(ours[0], theirs[0], rtol=1e-5, atol=1e-5)
@@ -107,7 +104,7 @@ def test_layers_without_parameters_need_no_leading_axis():
     )
 
 
-ROWS = jax_array(np.random.default_rng(0).uniform(size=(3, 4)), np.float32)
+ROWS = np.random.default_rng(0).uniform(size=(3, 4)).astype(np.float32)
 
 
 def affine(params, y, x):
@@ -116,8 +113,8 @@ def affine(params, y, x):
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_lost_layer_is_the_loop_without_it(tied):
-    params = jnp.float32(0.5) if tied else jax_array([0.5, 2.0, -1.0])
-    x = 0.1 * ROWS
+    params = np.float32(0.5 if tied else [0.5, 2.0, -1.0])
+    x = np.float32(0.1) * ROWS
 
     @compiled
     def run(lost):
@@ -134,41 +131,34 @@ def test_a_lost_layer_is_the_loop_without_it(tied):
 
     for lost in (0, 1, 3):
         expected = [ROWS]
-        for layer in range(1, 4):
-            scale = params if tied else params[layer - 1]
-            expected.append(expected[-1] if layer == lost else scale * expected[-1] + x)
+        for layer, scale in enumerate(np.broadcast_to(params, 3), 1):
+            y = expected[-1]
+            expected.append(y if layer == lost else scale * y + x)
         last, trace = run(lost)
-        assert_allclose(trace, jnp.stack(expected), rtol=1e-6)
+        assert_allclose(trace, expected, rtol=1e-6)
         assert_allclose(last, expected[-1], rtol=1e-6)
 
 
 def test_noise_reaches_the_next_layer_and_the_record():
     perturb = layer_noise(jax.random.key(3), 0.1)
-    y = ROWS
-    seen = [ROWS]
-    for layer in range(1, 4):
-        y = perturb(jnp.int32(layer), y, 0.5 * y)
-        seen.append(y)
+    options = {"num_layers": 3, "record": lambda p, y, x: y, "perturb": perturb}
 
     @compiled
     def run(y):
-        return [
-            uj.unroll(
-                affine,
-                0.5,
-                y,
-                0.0,
-                num_layers=3,
-                record=lambda p, y, x: y,
-                perturb=perturb,
-                remat=remat,
-            )
+        results = [
+            uj.unroll(affine, 0.5, y, 0.0, remat=remat, **options)
             for remat in (False, True)
         ]
+        seen = [y]
+        for layer in range(1, 4):
+            y = perturb(jnp.int32(layer), y, 0.5 * y)
+            seen.append(y)
+        return results, seen
 
-    for last, trace in run(ROWS):
-        assert_allclose(trace, jnp.stack(seen), rtol=1e-5)
-        assert_allclose(last, y, rtol=1e-5)
+    results, seen = run(ROWS)
+    for last, trace in results:
+        assert_allclose(trace, seen, rtol=1e-5)
+        assert_allclose(last, seen[-1], rtol=1e-5)
 
 
 def test_noise_has_its_scale_and_differs_by_layer():
@@ -189,11 +179,8 @@ def test_layers_are_written_out_up_to_a_depth():
     params, (y, _) = weights(), tokens()
 
     def loops(num_layers, **options):
-        @jax.jit
-        def run(y):
-            return uj.unroll(LAYER, params, y, num_layers=num_layers, **options)
-
-        return "stablehlo.while" in run.lower(y).as_text()
+        run = lambda y: uj.unroll(LAYER, params, y, num_layers=num_layers, **options)
+        return "stablehlo.while" in jax.jit(run).lower(y).as_text()
 
     assert not loops(UNROLLED)
     assert loops(UNROLLED + 1)

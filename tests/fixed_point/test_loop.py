@@ -16,6 +16,7 @@ from tests.fixed_point.problems import (
     programs,
     relative_error,
     skew_weights,
+    spectrum,
     symmetric_step,
     symmetric_weights,
     tanh_step,
@@ -28,16 +29,10 @@ from unroll_jax.fixed_point.status import CONVERGED, MAX_STEPS, NONSYMMETRIC
 from unroll_jax.fixed_point.stopping import StopRule
 
 pytestmark = types_unchecked
-in_float64 = in_float64
 
 
 def affine(p, z, x):
     return z @ p + x
-
-
-def symmetric(size=8, norm=0.99):
-    basis, _ = np.linalg.qr(gaussian(size, size, seed=3))
-    return (basis * np.linspace(0.0, norm, size)) @ basis.T
 
 
 def iterates(solver, step, count):
@@ -65,45 +60,41 @@ def test_anderson_takes_the_step_of_least_linearised_residual():
     A = np.asarray(skew_weights())
     x = np.asarray(inputs(8))
     z = np.zeros(8)
-    Q = []
-    U = []
     last = None
+    pairs = []
     states = iterates(fp.anderson(window), lambda z: jnp.tanh(z @ A + x), 6)
     for k in range(6):
         fz = np.tanh(z @ A + x)
-        d = fz - z
+        point = np.stack([fz - z, fz])
         if last is not None:
-            q = d - last[0]
-            u = fz - last[1]
-            shares = [q @ old for old in Q[-window:]]
-            q, u = (
-                a - sum(s * old for s, old in zip(shares, B[-window:], strict=True))
-                for a, B in ((q, Q), (u, U))
-            )
-            Q = [*Q, q / np.linalg.norm(q)][-window:]
-            U = [*U, u / np.linalg.norm(q)][-window:]
-        last = d, fz
-        z = fz - sum((d @ q) * u for q, u in zip(Q, U, strict=True))
+            pair = point - last
+            shares = [pair[0] @ old[0] for old in pairs]
+            pair = pair - sum(s * old for s, old in zip(shares, pairs, strict=True))
+            pairs = [*pairs, pair / np.linalg.norm(pair[0])][-window:]
+        last = point
+        z = fz - sum((point[0] @ q) * u for q, u in pairs)
         assert_allclose(states[k], z, rtol=1e-9, atol=1e-10, err_msg=f"step {k}")
 
 
 @in_float64
 def test_accelerated_gradient_forgets_its_momentum_where_it_restarts():
-    A = symmetric()
+    A = spectrum(0.0, 0.99, 8)
     b = gaussian(8, seed=4)
     states = iterates(fp.accelerated_gradient(), lambda z: z @ A + b, 60)
-    z, before, weight, restarts, seen = np.zeros(8), np.zeros(8), 1.0, 0, []
-    for _ in range(60):
+    z = before = np.zeros(8)
+    weight = 1.0
+    restarts = 0
+    for state in states:
         image = A @ z + b
-        uphill = (z - image) @ (image - before) > 0.0
-        restarts += uphill
-        weight = 1.0 if uphill else weight
+        if (z - image) @ (image - before) > 0.0:
+            restarts += 1
+            weight = 1.0
+        # the momentum is 0 at a weight of 1
         following = (1.0 + np.sqrt(1.0 + 4.0 * weight**2)) / 2.0
-        z = image + (0.0 if uphill else (weight - 1.0) / following) * (image - before)
+        z = image + (weight - 1.0) / following * (image - before)
         before = image
         weight = following
-        seen.append(z)
-    assert_allclose(states, seen, rtol=1e-9, atol=1e-9)
+        assert_allclose(state, z, rtol=1e-9, atol=1e-9)
     assert restarts > 0
 
 
@@ -144,10 +135,6 @@ def test_acceleration_saves_steps_or_costs_little():
     assert anderson < 0.05 * picard
     picard, anderson, _ = steps_of(0.9 * rotation, draw.normal(size=(4, 64)))
     assert anderson < 1.4 * picard
-    # Where a map contracts tenfold, plain steps come first and stay. Residuals are
-    # checked every four steps.
-    picard, anderson, _ = steps_of(0.1 * symmetric(norm=1.0), np.asarray(inputs(4, 8)))
-    assert 0 <= anderson - picard < 4
 
 
 @in_float64
@@ -218,7 +205,7 @@ def test_zero_rows_cost_nothing_and_cut_off_rows_say_so():
 def test_endless_conjugate_gradients_end_at_round_off():
     """The recurrence falls long after the true residual has stopped, until its
     squares cannot be divided any more."""
-    J = np.float32(symmetric(128, 0.999))
+    J = np.float32(spectrum(0.0, 0.999, 128))
     v = gaussian(5, 128, seed=2).astype(np.float32)
     v /= np.linalg.norm(v, axis=1, keepdims=True)
     w, info = compiled(
