@@ -141,7 +141,7 @@ def test_an_error_says_how_many_examples_failed_and_how(p, words):
         uj.equilibrium(
             lambda p, z, x: p * z + 1.0,
             p,
-            jnp.zeros((5, 3)),
+            np.zeros((5, 3), np.float32),
             batch_ndim=1,
             on_failure="error",
             max_steps=50,
