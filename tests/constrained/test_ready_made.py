@@ -30,6 +30,7 @@ def negatives(batch):
 
 READY_MADE = {
     "gap": c.gap(3, at_most=0.1, groups=groups, where=negatives),
+    "gap between": c.gap(3, at_most=0.1, groups=groups, where=negatives, between=True),
     "rate": c.rate(at_most=0.3, where=negatives),
     "rates": c.rate(
         at_most=0.3,
@@ -61,8 +62,11 @@ def test_rates_gaps_and_losses_equal_their_definitions_strict_and_soft():
             [predictions[(group == GROUPS) & among].mean() for group in range(3)]
         )
         above = rates - predictions[among].mean()
+        # the distance to the rate of all may be half of that between two groups
+        pairs = rates[[0, 0, 1]] - rates[[1, 2, 2]]
         expected = {
             "gap": np.stack([above, -above]) - 0.1,
+            "gap between": np.stack([pairs, -pairs]) - 0.1,
             "rate": predictions[among].mean() - 0.3,
             "rates": rates - 0.3,
             "losses": [
@@ -181,23 +185,6 @@ def test_norms_and_gradients_of_any_size_equal_float64():
         assert_allclose(np.float64(value), 5.0 * size, rtol=1e-5)
         assert_allclose(np.concatenate([*slope.values()]), expected, rtol=1e-5)
         assert_allclose(np.float64(of_part), 3.0 * size - 2.0, rtol=1e-5)
-
-
-@in_float64
-def test_a_gap_between_groups_compares_any_two():
-    """The distance to the rate of all may be half of it."""
-    constraint = c.gap(3, at_most=0.1, groups=lambda groups: groups, between=True)
-
-    @compiled
-    def run(*given):
-        return [violation(constraint, *given, strict=way) for way in (False, True)]
-
-    for predictions, actual in zip(
-        (expit(LOGITS), LOGITS > 0.0), run(LOGITS, GROUPS), strict=True
-    ):
-        rates = np.array([predictions[group == GROUPS].mean() for group in range(3)])
-        above = rates[[0, 0, 1]] - rates[[1, 2, 2]]
-        assert_allclose(actual, np.stack([above, -above]) - 0.1, atol=1e-12)
 
 
 SINGULAR = {  # values at means of a and b, in JAX and in NumPy, and b of the first group

@@ -106,7 +106,7 @@ def solve_codes():
 
     z, info = compiled(jax.vmap(solve))(D, x)
     converged = np.ravel(info.converged)
-    wrong = converged & ~np.ravel(is_right(np.asarray(z, np.float64)))
+    wrong = converged & ~np.ravel(is_right(z.astype(float)))
     return converged.sum(), wrong.sum()
 
 

@@ -180,23 +180,20 @@ def test_the_adjoint_of_a_general_map_is_a_direct_solve():
     v /= np.linalg.norm(v, axis=1, keepdims=True)
     apply = lambda w: jnp.einsum("bij,bj->bi", J, w)
     w, info = compiled(lambda v: fp.gmres().solve(apply, v, 1e-9, 400))(v)
-    left = np.eye(12) - J
-    expected = np.linalg.solve(left, v[..., None])[..., 0]
-    for row, name in enumerate(SYSTEMS):
-        assert info.converged[row], (name, info)
-        assert relative_error(w[row], expected[row]) < 1e-5, name
-        assert np.linalg.norm(v[row] - left[row] @ w[row]) <= 1e-8, name
+    for name, system, right, row, converged in zip(
+        SYSTEMS, np.eye(12) - J, v, w, info.converged, strict=True
+    ):
+        assert converged, (name, info)
+        assert relative_error(row, np.linalg.solve(system, right)) < 1e-5, name
+        assert np.linalg.norm(right - system @ row) <= 1e-8, name
 
 
 def test_zero_rows_cost_nothing_and_cut_off_rows_say_so():
     J = np.diag(np.linspace(0.0, 0.95, 8)).astype(np.float32)
     v = np.stack([np.zeros(8), np.full(8, 8.0**-0.5)]).astype(np.float32)
     for name in ("gmres", "conjugate_gradient"):
-        w, info = compiled(
-            functools.partial(
-                fp.ADJOINTS[name]().solve, lambda w: w @ J, tol=1e-5, max_steps=4
-            )
-        )(v)
+        solve = functools.partial(fp.ADJOINTS[name]().solve, lambda w: w @ J)
+        w, info = compiled(lambda v: solve(v, 1e-5, 4))(v)  # noqa: B023
         assert not np.any(w[0]), name
         assert info.status.tolist() == [CONVERGED, MAX_STEPS], name
 
