@@ -145,7 +145,8 @@ def test_theorem_1_a_layer_is_the_prox_of_phi(activation):
 
 @pytest.mark.parametrize(("activation", "skip"), [("relu", 0.3), ("tanh", 0.9)])
 def test_the_moreau_form_is_a_prox_of_the_envelope(activation, skip):
-    _, (params,), z, x = draw(0, [6])  # any W: wide here
+    # any W: wide here
+    (params,), z, x = jax.tree.map(jnp.asarray, draw(0, [6])[1:])
     plain, layer = (
         opteq(M, 6, I, activation=activation, skip=share) for share in (1.0, skip)
     )
