@@ -69,19 +69,13 @@ STATE = np.zeros(3, np.float32)
 
 def test_examples_that_depend_on_each_other_need_batch_ndim_0():
     norm = lambda p, z, x: 0.3 * jnp.mean(z, 0) + x
-    options = {"tol": 1e-6, **PLAIN}
 
     def solve(x, ndim):
-        return uj.equilibrium(
-            norm, (), np.zeros_like(X), x, batch_ndim=ndim, **options
-        )[0]
+        options = {"batch_ndim": ndim, "tol": 1e-6, **PLAIN}
+        return uj.equilibrium(norm, (), np.zeros_like(X), x, **options)[0]
 
-    with pytest.raises(
-        ValueError,
-        match=(
-            r"batch_ndim=1 must not count an axis whose examples depend .*batch_ndim=0"
-        ),
-    ):
+    words = r"batch_ndim=1 must not count an axis whose examples depend .*batch_ndim=0"
+    with pytest.raises(ValueError, match=words):
         solve(X, 1)
     with pytest.raises(ValueError, match=r"example \d changes another"):
         jax.grad(lambda x: solve(x, 1)[0, 0])(X)
@@ -101,29 +95,20 @@ def test_dependence_is_found_whatever_earlier_values_show():
     """A gain of 0, the usual start of a norm, comes before. All are values of one
     program."""
     step = lambda p, z, x: p[0] * z + p[1] * z[p[2]] + x
+    options = {"batch_ndim": 1, "on_failure": "accept", **PLAIN}
     for itself, other, row in DEPENDENT:
-        other = np.float32(other)
-        x = 1.0 + 0.0 * other
+        x = np.ones(4, np.float32)
         for gain, outcome in (
             (0.0, contextlib.nullcontext()),
             (1.0, pytest.raises(ValueError, match="ndim=1 must")),
         ):
+            params = itself, np.float32(gain) * np.float32(other), np.array(row)
             with outcome:
-                params = itself, np.float32(gain) * other, np.array(row)
-                uj.equilibrium(
-                    step,
-                    params,
-                    np.zeros_like(x),
-                    x,
-                    batch_ndim=1,
-                    on_failure="accept",
-                    **PLAIN,
-                )
+                uj.equilibrium(step, params, 0.0 * x, x, **options)
     mean = lambda p, z, x: 0.3 * jnp.mean(z, 0, keepdims=True) + x
+    x = np.ones((2, 4), np.float32)
     with pytest.raises(ValueError, match="batch_ndim=2 must"):
-        uj.equilibrium(
-            mean, (), np.zeros((2, 4)), np.ones((2, 4)), batch_ndim=2, **PLAIN
-        )
+        uj.equilibrium(mean, (), 0.0 * x, x, batch_ndim=2, **PLAIN)
 
 
 def test_dependence_of_a_condition_is_found():
@@ -139,21 +124,19 @@ def test_dependence_of_a_condition_is_found():
         jax.block_until_ready(compiled(checked)(X, X))
 
 
-def ruled(slope):
-    @jax.custom_vjp
-    def f(z):
-        return 0.5 * z + 1.0
-
-    f.defvjp(lambda z: (f(z), None), lambda _, g: (slope @ g,))
-    return lambda w, z, x: f(z) * w
-
-
-def slope_of(slope):
+def slope_of(slope, constant=1.0):
     """The derivative of sum(z) in w at w = 1: 3 f(z) / (1 - s) for a rule of slope
     s, where f(z) = z = 2."""
 
+    @jax.custom_vjp
+    def f(z):
+        return 0.5 * z + constant
+
+    f.defvjp(lambda z: (f(z), None), lambda _, g: (slope @ g,))
+
     def solve(w):
-        return uj.equilibrium(ruled(slope), w, STATE, tol=1e-6, **PLAIN)[0]
+        step = lambda w, z, x: f(z) * w
+        return uj.equilibrium(step, w, STATE, tol=1e-6, **PLAIN)[0]
 
     return jax.vjp(solve, 1.0)[1](STATE + np.float32(1.0))[0]
 
@@ -200,45 +183,28 @@ def test_rules_that_see_symbolic_zeros_are_other_programs(slope):
 
 
 def test_rules_beside_constants_and_underived_steps_are_solved():
-    ones = np.ones((2, 3), np.float32)
-    zeros = 0.0 * ones
-    constant = jax_array(ones)
-
-    @jax.custom_vjp
-    def f(z):
-        return 0.5 * z + constant
-
-    f.defvjp(lambda z: (f(z), None), lambda _, g: (0.5 * g,))
-
     def loop(z):
         return jax.lax.while_loop(
             lambda c: c[0] < 2, lambda c: (c[0] + 1, 0.5 * c[1] + 0.75), (0, z)
         )[1]
 
-    shape = jax.ShapeDtypeStruct((2, 3), jnp.float32)
-
     def outside(z):
-        return jax.pure_callback(
-            lambda z: np.float32(0.5) * z + np.float32(1.0), shape, z
-        )
+        move = lambda z: np.float32(0.5) * z + np.float32(1.0)
+        return jax.pure_callback(move, jax.ShapeDtypeStruct((3,), jnp.float32), z)
 
     for function, value in ((loop, 1.5), (outside, 2.0)):
         step = lambda w, z, x: jax.nn.relu(function(z))  # noqa: B023
-        z = uj.equilibrium(step, None, zeros, batch_ndim=1, solver="picard")[0]
+        z, _ = uj.equilibrium(step, None, STATE, batch_ndim=1, solver="picard")
         assert_allclose(z, value, rtol=1e-4)
 
-    def solve(w):
-        return uj.equilibrium(lambda w, z, x: f(z) * w, w, zeros, **PLAIN)[0]
-
-    value, pull = jax.vjp(solve, 1.0)
-    assert_allclose(value, 2.0, rtol=1e-4)
-    assert_allclose(pull(ones)[0], 24.0, rtol=1e-4)
+    slope = slope_of(0.5 * np.eye(3, dtype=np.float32), jax_array(STATE + 1.0))
+    assert_allclose(slope, 12.0, rtol=1e-4)
 
 
 def test_states_without_entries_are_solved():
-    assert uj.equilibrium(
-        lambda w, z, x: 0.5 * z, None, np.zeros((2, 0), np.float32), batch_ndim=1
-    )[0].shape == (2, 0)
+    step = lambda w, z, x: 0.5 * z
+    z, _ = uj.equilibrium(step, None, np.zeros((2, 0), np.float32), batch_ndim=1)
+    assert z.shape == (2, 0)
 
 
 def test_inside_of_jit_dependence_is_checked_on_request():
@@ -327,16 +293,15 @@ def solve(share, solver, x=1.0, adjoint="one_step"):
     return uj.equilibrium(step, (), STATE, x + STATE, **options)[0]
 
 
+def solve_step(step):
+    return uj.equilibrium(step, (), STATE, solver="picard", **CLOSED)[0]
+
+
 READERS = {
-    "step": lambda: uj.equilibrium(
-        lambda p, z, x: 0.5 * z + CHANGED, (), STATE, solver="picard", **CLOSED
-    )[0],
-    "program in the step": lambda: uj.equilibrium(
-        lambda p, z, x: jax.jit(lambda z: 0.5 * z + CHANGED)(z),
-        *((), STATE),
-        solver="picard",
-        **CLOSED,
-    )[0],
+    "step": lambda: solve_step(lambda p, z, x: 0.5 * z + CHANGED),
+    "program in the step": lambda: solve_step(
+        lambda p, z, x: jax.jit(lambda z: 0.5 * z + CHANGED)(z)
+    ),
     "regulariser": lambda: solve(1.0, REGULARISED),
     "the same options": lambda: solve(1.0, fp.averaged(regularise, smoothness=2.0)),
     "solver": lambda: solve(0.5, MOVING),
