@@ -63,7 +63,7 @@ def test_later_calls_compile_nothing_and_see_changed_values(
         assert np.isfinite(slope).all()
 
 
-X = np.array([[1.0], [3.0]], np.float32)
+X = np.float32([[1.0], [3.0], [1.0], [3.0]])
 STATE = np.zeros(3, np.float32)
 
 
@@ -80,7 +80,8 @@ def test_examples_that_depend_on_each_other_need_batch_ndim_0():
     with pytest.raises(ValueError, match=r"example \d changes another"):
         jax.grad(lambda x: solve(x, 1)[0, 0])(X)
     gradient = compiled(jax.grad(lambda x: solve(x, 0)[0, 0]))(X)
-    assert_allclose(np.ravel(gradient), [1.0 + 0.15 / 0.7, 0.15 / 0.7], rtol=1e-4)
+    expected = np.eye(4, 1) + 0.3 / 4.0 / 0.7
+    assert_allclose(gradient, expected, rtol=1e-4)
 
 
 DEPENDENT = [  # shares of an example itself and of another, and which that is
@@ -97,25 +98,24 @@ def test_dependence_is_found_whatever_earlier_values_show():
     step = lambda p, z, x: p[0] * z + p[1] * z[p[2]] + x
     options = {"batch_ndim": 1, "on_failure": "accept", **PLAIN}
     for itself, other, row in DEPENDENT:
-        x = np.ones(4, np.float32)
+        other = np.float32(other)[:, None]
         for gain, outcome in (
             (0.0, contextlib.nullcontext()),
             (1.0, pytest.raises(ValueError, match="ndim=1 must")),
         ):
-            params = itself, np.float32(gain) * np.float32(other), np.array(row)
+            params = itself, np.float32(gain) * other, np.array(row)
             with outcome:
-                uj.equilibrium(step, params, 0.0 * x, x, **options)
+                uj.equilibrium(step, params, 0.0 * X, X, **options)
     mean = lambda p, z, x: 0.3 * jnp.mean(z, 0, keepdims=True) + x
-    x = np.ones((2, 4), np.float32)
     with pytest.raises(ValueError, match="batch_ndim=2 must"):
-        uj.equilibrium(mean, (), 0.0 * x, x, batch_ndim=2, **PLAIN)
+        uj.equilibrium(mean, (), 0.0 * X, X, batch_ndim=2, **PLAIN)
 
 
 def test_dependence_of_a_condition_is_found():
     condition = lambda a, z: z - 0.3 * jnp.mean(z, 0) - a
     decorate = functools.partial(uj.implicit_root, condition, batch_ndim=1)
     solve, checked = (
-        decorate(check=on)(lambda a, z0: np.float32([[1.0 + 6.0 / 7.0], [27.0 / 7.0]]))
+        decorate(check=on)(lambda a, z0: X + np.float32(6.0 / 7.0))
         for on in (False, True)
     )
     with pytest.raises(ValueError, match="batch_ndim=1 must"):
