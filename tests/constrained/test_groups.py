@@ -23,14 +23,10 @@ VIOLATIONS = {
 KINDS = {"gap": "at_most", "sum": "equal", "deep": "at_most"}
 
 
-def moved(
-    optimizer=SGD, violations=VIOLATIONS, start=0.0, rows=None, like=None, **options
-):
+def moved(optimizer=SGD, violations=VIOLATIONS, start=0.0, **options):
     init, update = uj.dual_ascent(optimizer, **options)
-    like = violations if like is None else like
-    return compiled(
-        lambda violations, rows: update(init(like, start), violations, rows)
-    )(violations, rows)
+    run = compiled(lambda violations: update(init(violations, start), violations))
+    return run(violations)
 
 
 def values(tree):
@@ -112,19 +108,6 @@ def test_rows_move_as_if_they_were_alone_and_others_stay():
     assert_array_equal(table[rows], few)
     assert not np.any(np.delete(table, rows))
     assert np.any(few > 0.0)
-
-
-def test_rows_keep_their_caps_and_penalties():
-    options = {
-        "cap": np.array([0.1, 0.2, 0.3]),
-        "penalty": growing_penalty(1.0),
-        "like": 3,
-    }
-    state = moved(
-        violations=np.ones(4, np.float32), rows=np.array([2, 3, 0, -1]), **options
-    )
-    assert_allclose(state.multipliers, [0.1, 0.0, 0.3], rtol=1e-6)
-    assert state.penalty.tolist() == [2.0, 1.0, 2.0]
 
 
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
@@ -216,20 +199,25 @@ def test_rows_of_every_width_are_rows():
 
 
 def test_a_traced_row_out_of_range_moves_nothing():
-    """Rows 1 and 7 of four: as row 1 with a multiplier of 0 beside it."""
+    """Rows 1, 7 and -1 of four: as row 1 with multipliers of 0 beside it. Rows have
+    their caps and penalties."""
+    caps = np.array([0.1, 0.2, 0.3, 0.4])
     duals = [
         uj.dual_ascent(optax.sgd(0.5)),
         uj.dual_ascent(optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.5))),
         uj.dual_ascent(optax.adam(0.5), resilience=2.0),
-        uj.dual_ascent(optax.adam(0.5), cap=0.3),
         uj.dual_ascent(proportional_integral(0.5)),
+        uj.dual_ascent(optax.adam(0.5), cap=caps, penalty=growing_penalty(1.0)),
     ]
 
     @compiled
     def run(rows, c):
         return [dual.update(dual.init(4), c, rows) for dual in duals]
 
-    states = run(np.array([1, 7]), np.float32([1.0, 0.0]))
-    expected = run(np.array([1, 2]), np.float32([1.0, 0.0]))
+    violations = np.float32([1.0, 0.0, 0.0])
+    *states, capped = run(np.array([1, 7, -1]), violations)
+    *expected, _ = run(np.array([1, 2, 3]), violations)
     chex.assert_trees_all_equal(states, expected)
     assert all(state.multipliers[1] > 0.0 for state in states)
+    assert_allclose(capped.multipliers, [0.0, 0.2, 0.0, 0.0], rtol=1e-6)
+    assert capped.penalty.tolist() == [1.0, 2.0, 1.0, 1.0]

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from tests.fixed_point.problems import spectrum
-from tests.fixed_point.test_lista import dictionaries, lista_problem
+from tests.fixed_point.test_lista import count_codes
 from tests.marks import in_float64, nightly, types_unchecked
 from tests.reference import compiled, gaussian
 from unroll_jax import fixed_point as fp
-from unroll_jax.energies import ListaParams
 from unroll_jax.fixed_point import (
     adjoints,
     decisions,
@@ -94,20 +93,9 @@ def solve_all():
     return z[:, 0], info.status[:, 0]
 
 
-def solve_codes():
-    """How many codes of overcomplete dictionaries converge, and how many wrongly."""
-    count, dim, atoms = sizes = 300, 5, 9
-    layer, *_, is_right = lista_problem(*sizes)
-    D, x = (np.float32(array) for array in dictionaries(count, dim, atoms))
-
-    def solve(D, x):
-        apply = lambda z: layer.step(ListaParams(D), z, x)
-        return loop.iterate(apply, jnp.zeros((1, atoms)), fp.anderson(), RULE)
-
-    z, info = compiled(jax.vmap(solve))(D, x)
-    converged = np.ravel(info.converged)
-    wrong = converged & ~np.ravel(is_right(z.astype(float)))
-    return converged.sum(), wrong.sum()
+def find(layer, params, start, x):
+    apply = lambda z: layer.step(params, z, x)
+    return loop.iterate(apply, start, fp.anderson(), RULE)
 
 
 def check_ends():
@@ -145,6 +133,6 @@ def test_no_constant_decides_how_a_problem_ends(name, side, monkeypatch):
 @pytest.mark.parametrize("side", ["less", "more"])
 def test_no_constant_makes_a_wrong_code_converge(name, side, monkeypatch):
     set_constant(monkeypatch, name, VALUES[name][side == "more"])
-    converged, wrong = solve_codes()
+    converged, wrong = count_codes((300, 5, 9), "float32", find)
     assert wrong == 0
     assert converged >= 200

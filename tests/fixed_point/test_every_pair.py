@@ -36,7 +36,6 @@ class Problem(NamedTuple):
     `equilibrium`."""
 
     layer: object
-    step: object
     params: object
     x: object
     solvers: list
@@ -53,9 +52,7 @@ def general():
     x = inputs(4, 8) * np.array([1.0, 0.01, 1.0, 1.0])[:, None]
     solvers = named(SOLVING, SOLVERS, symmetric=False)
     adjoints = named(EXACT, ADJOINTS, symmetric=False)
-    return Problem(
-        tanh_step, tanh_step, skew_weights(), x, [*solvers, None], [*adjoints, None]
-    )
+    return Problem(tanh_step, skew_weights(), x, [*solvers, None], [*adjoints, None])
 
 
 def opteq():
@@ -70,7 +67,6 @@ def opteq():
     adjoints = named(EXACT, ADJOINTS, symmetric=True)
     return Problem(
         layer,
-        layer.step,
         params,
         inputs(4, 3),
         ["picard", *solvers, None],
@@ -86,8 +82,10 @@ def loss_of(y):
 
 
 def by_unroll(problem, params, x):
+    step = getattr(problem.layer, "step", problem.layer)
+
     def loss(params, x):
-        return loss_of(unrolled(problem.step, params, jnp.zeros((4, 8)), x, steps=400))
+        return loss_of(unrolled(step, params, jnp.zeros((4, 8)), x, steps=400))
 
     return jax.grad(loss, (0, 1))(params, x)
 

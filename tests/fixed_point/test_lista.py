@@ -70,13 +70,12 @@ def lista_problem(count, dim, atoms):
     return layer, D, x, is_right
 
 
-def lista_results(sizes, solver, dtype, max_steps):
+def count_codes(sizes, dtype, find):
+    """Codes that converge, and those that do wrongly, by ``find``: as `equilibrium`."""
     layer, D, x, is_right = lista_problem(*sizes)
-    options = {"solver": solver, "max_steps": max_steps, "on_failure": "accept"}
 
     def solve(D, x):
-        start = jnp.zeros((1, sizes[2]), dtype)
-        return uj.equilibrium(layer, ListaParams(D), start, x, **options)
+        return find(layer, ListaParams(D), jnp.zeros((1, sizes[2]), dtype), x)
 
     z, info = compiled(jax.vmap(solve))(D.astype(dtype), x.astype(dtype))
     converged = np.ravel(info.converged)
@@ -101,8 +100,10 @@ LONG += [
     ids=str,
 )
 def test_no_wrong_code_of_an_overcomplete_dictionary_converges(case):
-    *problem, least = case
-    converged, wrong = lista_results(*problem)
+    sizes, solver, dtype, steps, least = case
+    options = {"solver": solver, "max_steps": steps, "on_failure": "accept"}
+    find = functools.partial(uj.equilibrium, **options)
+    converged, wrong = count_codes(sizes, dtype, find)
     assert wrong == 0
     assert converged >= least
 
