@@ -153,7 +153,8 @@ def test_gradients_are_those_of_an_unroll(kind):
 
 
 def test_weights_of_zero_have_a_finite_gradient():
-    params = fp.MonotoneParams(*np.zeros((2, 3, 3)), *np.zeros(2))
+    shapes = jax.eval_shape(lambda: fp.monotone_init(jax.random.key(0), 3))
+    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
 
     def total(params):
         W = fp.monotone_weight(params)
