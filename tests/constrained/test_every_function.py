@@ -1,5 +1,5 @@
 """Every public function: traced values out of range and NaN give NaN, float16 is
-summed in float32; complex numbers."""
+summed in float32."""
 
 import functools
 import inspect
@@ -293,14 +293,6 @@ def test_values_left_out_count_neither_in_values_nor_in_gradients():
     assert gradient[0] == 0.0
     assert np.isfinite(gradient_of_head).all()
     assert_allclose(forward, reverse, rtol=1e-6)
-
-
-def test_a_norm_of_complex_parameters_is_real():
-    value, gradient = compiled(jax.value_and_grad(lambda w: norm({"w": w})))(
-        np.complex64([3 + 4j])
-    )
-    assert float(value) == 4.0
-    assert_allclose(np.conj(gradient), [0.6 + 0.8j], rtol=1e-6)
 
 
 def test_an_empty_mean_is_unknown_in_reports_zero_in_training():

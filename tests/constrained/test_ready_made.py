@@ -169,7 +169,7 @@ def test_labels_and_groups_of_every_width_count():
 
 
 def test_norms_and_gradients_of_any_size_equal_float64():
-    """Two leaves of different sizes. Squares of 1e25 are infinite in float32. At 0 the
+    """A real and a complex leaf. Squares of 1e25 are infinite in float32. At 0 the
     gradient is 0."""
     part = c.norm(at_most=2.0, of=lambda params: params["a"])
 
@@ -179,9 +179,9 @@ def test_norms_and_gradients_of_any_size_equal_float64():
         return *jax.value_and_grad(norm_of)(params), violation(part, params)
 
     for size in (0.0, 1e-38, 1e-25, 1e-3, 1.0, 1e12, 1e25, 6e37):
-        params = {"a": np.float32([3.0 * size]), "b": np.float32([4.0 * size, 0.0])}
+        params = {"a": np.float32([3.0 * size]), "b": np.complex64([4j * size, 0.0])}
         value, slope, of_part = run(params)
-        expected = [0.6, 0.8, 0.0] if size else np.zeros(3)
+        expected = [0.6, -0.8j, 0.0] if size else np.zeros(3)
         assert_allclose(np.float64(value), 5.0 * size, rtol=1e-5)
         assert_allclose(np.concatenate([*slope.values()]), expected, rtol=1e-5)
         assert_allclose(np.float64(of_part), 3.0 * size - 2.0, rtol=1e-5)
