@@ -59,18 +59,15 @@ def newton(layer):
     Jacobians: no solver of the library."""
 
     @compiled
-    def step(z, params, x):
-        return (
-            layer.step(params, z, x),
-            jax.jacobian(layer.step, 1)(params, z, x),
-        )
+    def step(*given):
+        return layer.step(*given), jax.jacobian(layer.step, 1)(*given)
 
     def solve(params, x):
         z = np.zeros(M)
         for _ in range(60):
-            stepped, jacobian = step(z, params, x)
+            stepped, jacobian = step(params, z, x)
             z = z + np.linalg.solve(np.eye(M) - jacobian, stepped - z)
-        assert np.max(np.abs(step(z, params, x)[0] - z)) < 1e-12
+        assert np.max(np.abs(step(params, z, x)[0] - z)) < 1e-12
         return z
 
     return solve
@@ -111,9 +108,8 @@ def test_theorem_1_a_layer_is_the_prox_of_phi(activation):
     def measure(t, params, z, x):
         def objective(t):
             u = params.W.T @ t
-            return opteq_objective(params, u, x, activation=activation) + 0.5 * jnp.sum(
-                (u - z) ** 2
-            )
+            phi = opteq_objective(params, u, x, activation=activation)
+            return phi + 0.5 * jnp.sum((u - z) ** 2)
 
         return (
             *jax.value_and_grad(objective)(t),
@@ -278,10 +274,10 @@ def test_corollary_1_two_layers_solve_a_convex_problem(skip):
             deep_opteq(layers), params, jnp.zeros(M), x, tol=1e-13, max_steps=500
         )
         z1 = layers[0].step(params[0], z0, x)
-        value = (
-            deep_opteq_objective(params, (z1, z0), x, skip=skip) if skip < 1.0 else 0.0
-        )
-        return z0, z1, value + 0.5 * jnp.sum((z1 - z0) ** 2), info.converged
+        value = 0.5 * jnp.sum((z1 - z0) ** 2)
+        if skip < 1.0:
+            value += deep_opteq_objective(params, (z1, z0), x, skip=skip)
+        return z0, z1, value, info.converged
 
     z0, z1, value, converged = measure(params, x)
     assert bool(converged)

@@ -1,6 +1,8 @@
 """Depth: one step repeated inside a scan; layers with noise on them and layers that
 are lost, against loops."""
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -42,33 +44,31 @@ def tokens(*batch):
 
 
 def python_loop(params, y, x, *, num_layers, tied):
-    def params_of(index):
-        return params if tied else jax.tree.map(lambda leaf: leaf[index], params)
-
     energies = []
     for index in range(num_layers):
-        energies.append(energy(params_of(index), y, x))
-        y = step(params_of(index), y, x)
-    energies.append(energy(params_of(num_layers - 1), y, x))
-    return y, jnp.stack(energies)
+        own = params if tied else {"W": params["W"][index]}
+        energies.append(energy(own, y, x))
+        y = step(own, y, x)
+    return y, jnp.stack([*energies, energy(own, y, x)])
 
 
 @pytest.mark.parametrize(("tied", "batch"), [(True, (2, 3)), (False, ())])
 def test_unroll_and_its_gradients_equal_those_of_a_python_loop(tied, batch):
     options = {"num_layers": 3, "tied": tied}
 
-    def scanned(params, y, x):
-        last, trace = uj.unroll(LAYER, params, y, x, **options)
-        return jnp.sum(last**2) + jnp.sum(trace.energy), (last, trace.energy)
+    def scanned(*given):
+        last, trace = uj.unroll(LAYER, *given, **options)
+        return last, trace.energy
 
-    def looped(params, y, x):
-        last, energies = python_loop(params, y, x, **options)
-        return jnp.sum(last**2) + jnp.sum(energies), (last, energies)
+    def slopes(run):
+        def loss(*given):
+            last, energies = run(*given)
+            return jnp.sum(last**2) + jnp.sum(energies), (last, energies)
 
-    slopes = [
-        jax.value_and_grad(loss, (0, 1, 2), has_aux=True) for loss in (scanned, looped)
-    ]
-    both = compiled(lambda *given: [slope(*given) for slope in slopes])
+        return jax.value_and_grad(loss, (0, 1, 2), has_aux=True)
+
+    looped = functools.partial(python_loop, **options)
+    both = compiled(lambda *given: (slopes(scanned)(*given), slopes(looped)(*given)))
     ours, theirs = both(weights(None if tied else 3), *tokens(*batch))
     assert ours[0][1][1].shape == (4, *batch)
     chex.assert_trees_all_close(ours[0], theirs[0], rtol=1e-5, atol=1e-5)
@@ -83,10 +83,8 @@ def test_a_step_alone_and_a_tree_of_states_will_do():
         }
 
     start = {"position": np.zeros(2, np.float32), "speed": np.ones(2, np.float32)}
-    record = lambda rate, state, x: state["speed"]
-    last, trace = compiled(
-        lambda y: uj.unroll(move, 0.5, y, 0.25, num_layers=2, record=record)
-    )(start)
+    options = {"num_layers": 2, "record": lambda rate, state, x: state["speed"]}
+    last, trace = compiled(lambda y: uj.unroll(move, 0.5, y, 0.25, **options))(start)
     chex.assert_trees_all_close(
         last, {"position": np.full(2, 0.875), "speed": np.full(2, 0.5)}
     )
@@ -95,13 +93,11 @@ def test_a_step_alone_and_a_tree_of_states_will_do():
 
 def test_layers_without_parameters_need_no_leading_axis():
     def last(y, tied):
-        return uj.unroll(
-            lambda p, y, x: 0.5 * y, None, y, num_layers=3, tied=tied, record=None
-        )[0]
+        options = {"num_layers": 3, "tied": tied, "record": None}
+        return uj.unroll(lambda p, y, x: 0.5 * y, None, y, **options)[0]
 
-    chex.assert_trees_all_equal(
-        *compiled(lambda y: (last(y, True), last(y, False)))(tokens()[0])
-    )
+    both = compiled(lambda y: (last(y, True), last(y, False)))
+    chex.assert_trees_all_equal(*both(tokens()[0]))
 
 
 ROWS = np.random.default_rng(0).uniform(size=(3, 4)).astype(np.float32)
@@ -116,19 +112,12 @@ def test_a_lost_layer_is_the_loop_without_it(tied):
     params = np.float32(0.5 if tied else [0.5, 2.0, -1.0])
     x = np.float32(0.1) * ROWS
 
-    @compiled
-    def run(lost):
-        return uj.unroll(
-            affine,
-            params,
-            ROWS,
-            x,
-            perturb=lost_layer(lost),
-            num_layers=3,
-            tied=tied,
-            record=lambda p, y, x: y,
+    options = {"num_layers": 3, "tied": tied, "record": lambda p, y, x: y}
+    run = compiled(
+        lambda lost: uj.unroll(
+            affine, params, ROWS, x, perturb=lost_layer(lost), **options
         )
-
+    )
     for lost in (0, 1, 3):
         expected = [ROWS]
         for layer, scale in enumerate(np.broadcast_to(params, 3), 1):
@@ -151,8 +140,7 @@ def test_noise_reaches_the_next_layer_and_the_record():
         ]
         seen = [y]
         for layer in range(1, 4):
-            y = perturb(jnp.int32(layer), y, 0.5 * y)
-            seen.append(y)
+            seen.append(perturb(jnp.int32(layer), seen[-1], 0.5 * seen[-1]))
         return results, seen
 
     results, seen = run(ROWS)
