@@ -1,6 +1,8 @@
 """Depth: one step repeated inside a scan; layers with noise on them and layers that
 are lost, against loops."""
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -42,36 +44,31 @@ def tokens(*batch):
 
 
 def python_loop(params, y, x, *, num_layers, tied):
-    def params_of(index):
-        return params if tied else jax.tree.map(lambda leaf: leaf[index], params)
-
     energies = []
     for index in range(num_layers):
-        energies.append(energy(params_of(index), y, x))
-        y = step(params_of(index), y, x)
-    energies.append(energy(params_of(num_layers - 1), y, x))
-    return y, jnp.stack(energies)
+        own = params if tied else {"W": params["W"][index]}
+        energies.append(energy(own, y, x))
+        y = step(own, y, x)
+    return y, jnp.stack([*energies, energy(own, y, x)])
 
 
 @pytest.mark.parametrize(("tied", "batch"), [(True, (2, 3)), (False, ())])
 def test_unroll_and_its_gradients_equal_those_of_a_python_loop(tied, batch):
     options = {"num_layers": 3, "tied": tied}
 
-    def scanned(params, y, x):
-        last, trace = uj.unroll(LAYER, params, y, x, **options)
-        return jnp.sum(last**2) + jnp.sum(trace.energy), (last, trace.energy)
+    def scanned(*given):
+        last, trace = uj.unroll(LAYER, *given, **options)
+        return last, trace.energy
 
-    def looped(params, y, x):
-        last, energies = python_loop(params, y, x, **options)
-        return jnp.sum(last**2) + jnp.sum(energies), (last, energies)
+    def slopes(run):
+        def loss(*given):
+            last, energies = run(*given)
+            return jnp.sum(last**2) + jnp.sum(energies), (last, energies)
 
-    @compiled
-    def both(*a):
-        return [
-            jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(*a)
-            for loss in (scanned, looped)
-        ]
+        return jax.value_and_grad(loss, (0, 1, 2), has_aux=True)
 
+    looped = functools.partial(python_loop, **options)
+    both = compiled(lambda *given: (slopes(scanned)(*given), slopes(looped)(*given)))
     ours, theirs = both(weights(None if tied else 3), *tokens(*batch))
     assert ours[0][1][1].shape == (4, *batch)
     chex.assert_trees_all_close(ours[0], theirs[0], rtol=1e-5, atol=1e-5)
@@ -86,10 +83,8 @@ def test_a_step_alone_and_a_tree_of_states_will_do():
         }
 
     start = {"position": np.zeros(2, np.float32), "speed": np.ones(2, np.float32)}
-    record = lambda rate, state, x: state["speed"]
-    last, trace = compiled(
-        lambda y: uj.unroll(move, 0.5, y, 0.25, num_layers=2, record=record)
-    )(start)
+    options = {"num_layers": 2, "record": lambda rate, state, x: state["speed"]}
+    last, trace = compiled(lambda y: uj.unroll(move, 0.5, y, 0.25, **options))(start)
     chex.assert_trees_all_close(
         last, {"position": np.full(2, 0.875), "speed": np.full(2, 0.5)}
     )
@@ -98,16 +93,14 @@ def test_a_step_alone_and_a_tree_of_states_will_do():
 
 def test_layers_without_parameters_need_no_leading_axis():
     def last(y, tied):
-        return uj.unroll(
-            lambda p, y, x: 0.5 * y, None, y, num_layers=3, tied=tied, record=None
-        )[0]
+        options = {"num_layers": 3, "tied": tied, "record": None}
+        return uj.unroll(lambda p, y, x: 0.5 * y, None, y, **options)[0]
 
-    chex.assert_trees_all_equal(
-        *compiled(lambda y: (last(y, True), last(y, False)))(tokens()[0])
-    )
+    both = compiled(lambda y: (last(y, True), last(y, False)))
+    chex.assert_trees_all_equal(*both(tokens()[0]))
 
 
-ROWS = jax_array(np.random.default_rng(0).uniform(size=(3, 4)), np.float32)
+ROWS = np.random.default_rng(0).uniform(size=(3, 4)).astype(np.float32)
 
 
 def affine(params, y, x):
@@ -116,59 +109,44 @@ def affine(params, y, x):
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_lost_layer_is_the_loop_without_it(tied):
-    params = jnp.float32(0.5) if tied else jax_array([0.5, 2.0, -1.0])
-    x = 0.1 * ROWS
+    params = np.float32(0.5 if tied else [0.5, 2.0, -1.0])
+    x = np.float32(0.1) * ROWS
 
-    @compiled
-    def run(lost):
-        return uj.unroll(
-            affine,
-            params,
-            ROWS,
-            x,
-            perturb=lost_layer(lost),
-            num_layers=3,
-            tied=tied,
-            record=lambda p, y, x: y,
+    options = {"num_layers": 3, "tied": tied, "record": lambda p, y, x: y}
+    run = compiled(
+        lambda lost: uj.unroll(
+            affine, params, ROWS, x, perturb=lost_layer(lost), **options
         )
-
+    )
     for lost in (0, 1, 3):
         expected = [ROWS]
-        for layer in range(1, 4):
-            scale = params if tied else params[layer - 1]
-            expected.append(expected[-1] if layer == lost else scale * expected[-1] + x)
+        for layer, scale in enumerate(np.broadcast_to(params, 3), 1):
+            y = expected[-1]
+            expected.append(y if layer == lost else scale * y + x)
         last, trace = run(lost)
-        assert_allclose(trace, jnp.stack(expected), rtol=1e-6)
+        assert_allclose(trace, expected, rtol=1e-6)
         assert_allclose(last, expected[-1], rtol=1e-6)
 
 
 def test_noise_reaches_the_next_layer_and_the_record():
     perturb = layer_noise(jax.random.key(3), 0.1)
-    y = ROWS
-    seen = [ROWS]
-    for layer in range(1, 4):
-        y = perturb(jnp.int32(layer), y, 0.5 * y)
-        seen.append(y)
+    options = {"num_layers": 3, "record": lambda p, y, x: y, "perturb": perturb}
 
     @compiled
     def run(y):
-        return [
-            uj.unroll(
-                affine,
-                0.5,
-                y,
-                0.0,
-                num_layers=3,
-                record=lambda p, y, x: y,
-                perturb=perturb,
-                remat=remat,
-            )
+        results = [
+            uj.unroll(affine, 0.5, y, 0.0, remat=remat, **options)
             for remat in (False, True)
         ]
+        seen = [y]
+        for layer in range(1, 4):
+            seen.append(perturb(jnp.int32(layer), seen[-1], 0.5 * seen[-1]))
+        return results, seen
 
-    for last, trace in run(ROWS):
-        assert_allclose(trace, jnp.stack(seen), rtol=1e-5)
-        assert_allclose(last, y, rtol=1e-5)
+    results, seen = run(ROWS)
+    for last, trace in results:
+        assert_allclose(trace, seen, rtol=1e-5)
+        assert_allclose(last, seen[-1], rtol=1e-5)
 
 
 def test_noise_has_its_scale_and_differs_by_layer():
@@ -189,11 +167,8 @@ def test_layers_are_written_out_up_to_a_depth():
     params, (y, _) = weights(), tokens()
 
     def loops(num_layers, **options):
-        @jax.jit
-        def run(y):
-            return uj.unroll(LAYER, params, y, num_layers=num_layers, **options)
-
-        return "stablehlo.while" in run.lower(y).as_text()
+        run = lambda y: uj.unroll(LAYER, params, y, num_layers=num_layers, **options)
+        return "stablehlo.while" in jax.jit(run).lower(y).as_text()
 
     assert not loops(UNROLLED)
     assert loops(UNROLLED + 1)

@@ -32,6 +32,14 @@ def violation(constraint, outputs, batch=None, *, strict=True, parts=()):
     return c.violations(constraints, c.column_means(total))["one"]
 
 
+def report_of(constraints, outputs, prices=0.0, **options):
+    """Of one batch; ``prices`` are one for all constraints, or one for each."""
+    sums = c.column_sums(constraints, outputs, None)
+    prices = np.broadcast_to(prices, len(constraints))
+    multipliers = dict(zip(constraints, prices, strict=True))
+    return c.held_out_report(constraints, sums, multipliers, **options)
+
+
 def gap(logits, groups, **options):
     return violation(
         c.gap(2, at_most=0.25, groups=lambda groups: groups, **options), logits, groups

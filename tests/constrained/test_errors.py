@@ -89,11 +89,9 @@ def lagrangian(multipliers, **options):
     return c.lagrangian(1.0, ONES, multipliers, **options)
 
 
-def reported(losses=LOSSES[None], prices=TWO, **options):
+def reported(prices=TWO, **options):
     constraints = c.descent_constraints(0.2, num_layers=2)
-    prices = dict(zip(("layer 1", "layer 2"), prices, strict=True))
-    sums = c.column_sums(constraints, losses, None)
-    return c.held_out_report(constraints, sums, prices, **options)
+    return calls.report_of(constraints, LOSSES[None], prices, **options)
 
 
 def two_kinds(optimizer):

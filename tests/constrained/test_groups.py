@@ -23,14 +23,10 @@ VIOLATIONS = {
 KINDS = {"gap": "at_most", "sum": "equal", "deep": "at_most"}
 
 
-def moved(
-    optimizer=SGD, violations=VIOLATIONS, start=0.0, rows=None, like=None, **options
-):
+def moved(optimizer=SGD, violations=VIOLATIONS, start=0.0, **options):
     init, update = uj.dual_ascent(optimizer, **options)
-    like = violations if like is None else like
-    return compiled(
-        lambda violations, rows: update(init(like, start), violations, rows)
-    )(violations, rows)
+    run = compiled(lambda violations: update(init(violations, start), violations))
+    return run(violations)
 
 
 def values(tree):
@@ -114,33 +110,6 @@ def test_rows_move_as_if_they_were_alone_and_others_stay():
     assert np.any(few > 0.0)
 
 
-def test_rows_keep_their_caps_and_penalties():
-    options = {
-        "cap": np.array([0.1, 0.2, 0.3]),
-        "penalty": growing_penalty(1.0),
-        "like": 3,
-    }
-    state = moved(
-        violations=np.ones(4, np.float32), rows=np.array([2, 3, 0, -1]), **options
-    )
-    assert_allclose(state.multipliers, [0.1, 0.0, 0.3], rtol=1e-6)
-    assert state.penalty.tolist() == [2.0, 1.0, 2.0]
-
-
-def test_rows_of_a_state_of_numpy_arrays_move():
-    init, update = uj.dual_ascent(optax.adam(1.0))
-    state = jax.device_get(init(3))
-
-    @compiled
-    def run(rows):
-        moved = update(state, np.ones(2, np.float32), np.array([2, 0]))
-        return moved.multipliers, take_rows(state.multipliers + 1.0, rows)
-
-    multipliers, taken = run(np.array([1]))
-    assert_allclose(multipliers, [1.0, 0.0, 1.0], rtol=1e-4)
-    assert taken.tolist() == [1.0]
-
-
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
 def test_short_violations_leave_multipliers_and_the_lagrangian_in_float32(dtype):
     half = jax.tree.map(lambda c: c.astype(dtype), VIOLATIONS)
@@ -211,15 +180,17 @@ def test_a_group_may_be_empty():
 
 
 def test_rows_of_every_width_are_rows():
-    """Of 300 points, which an int8 does not count; known and traced rows."""
+    """Of 300 points, which an int8 does not count; known and traced rows, of a state of
+    NumPy arrays."""
     table = np.arange(300.0, dtype=np.float32)
     kinds = ("int8", "uint8", "int16", "int32", "uint32")
     every = [np.array([3, 127, 0], kind) for kind in kinds]
-    dual = uj.dual_ascent(optax.sgd(1.0))
+    dual = uj.dual_ascent(optax.adam(1.0))
+    state = jax.device_get(dual.init(300))
 
     def run(rows):
-        taken = take_rows(table, rows)
-        return taken, dual.update(dual.init(300), jnp.ones(3), rows).multipliers
+        moved = dual.update(state, np.ones(3, np.float32), rows)
+        return take_rows(table, rows), moved.multipliers
 
     results = compiled(lambda traced: [run(rows) for rows in (*every, *traced)])(every)
     for taken, moved in results:
@@ -228,20 +199,25 @@ def test_rows_of_every_width_are_rows():
 
 
 def test_a_traced_row_out_of_range_moves_nothing():
-    """Rows 1 and 7 of four: as row 1 with a multiplier of 0 beside it."""
+    """Rows 1, 7 and -1 of four: as row 1 with multipliers of 0 beside it. Rows have
+    their caps and penalties."""
+    caps = np.array([0.1, 0.2, 0.3, 0.4])
     duals = [
         uj.dual_ascent(optax.sgd(0.5)),
         uj.dual_ascent(optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.5))),
         uj.dual_ascent(optax.adam(0.5), resilience=2.0),
-        uj.dual_ascent(optax.adam(0.5), cap=0.3),
         uj.dual_ascent(proportional_integral(0.5)),
+        uj.dual_ascent(optax.adam(0.5), cap=caps, penalty=growing_penalty(1.0)),
     ]
 
     @compiled
     def run(rows, c):
         return [dual.update(dual.init(4), c, rows) for dual in duals]
 
-    states = run(np.array([1, 7]), np.float32([1.0, 0.0]))
-    expected = run(np.array([1, 2]), np.float32([1.0, 0.0]))
+    violations = np.float32([1.0, 0.0, 0.0])
+    *states, capped = run(np.array([1, 7, -1]), violations)
+    *expected, _ = run(np.array([1, 2, 3]), violations)
     chex.assert_trees_all_equal(states, expected)
     assert all(state.multipliers[1] > 0.0 for state in states)
+    assert_allclose(capped.multipliers, [0.0, 0.2, 0.0, 0.0], rtol=1e-6)
+    assert capped.penalty.tolist() == [1.0, 2.0, 1.0, 1.0]

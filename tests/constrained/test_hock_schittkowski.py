@@ -5,9 +5,11 @@ and optimal value. Inequalities there are g >= 0, here -g <= 0.
 """
 
 import math
+from collections import defaultdict
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 import unroll_jax as uj
@@ -68,14 +70,9 @@ TABLE = """
   196 - 23*a - b**2 - 6*f**2 + 8*g >= 0; -4*a**2 - b**2 + 3*a*b - 2*c**2 - 5*f + 11*g >= 0 |
   (1, 2, 0, 4, 0, 1, 1) | 680.6300573
 """
-FUNCTIONS = {
-    "squares": lambda *x: sum(one**2 for one in x),
-    "pi": math.pi,
-    "sqrt": math.sqrt,
-}
-FUNCTIONS |= {
-    name: getattr(jnp, name) for name in ("array", "cos", "exp", "log", "sin")
-}
+SQUARES = {"squares": lambda *x: sum(one**2 for one in x)}
+# the kind of a constraint, and the sign of its left side
+SENSES = {"=": ("equal", 1.0), ">=": ("at_most", -1.0)}
 ROWS = [row.split(" | ") for row in TABLE.replace("\n  ", " ").strip().splitlines()]
 PROBLEMS = {
     int(number): (*texts, eval(start), eval(value, vars(math) | {}))
@@ -84,7 +81,8 @@ PROBLEMS = {
 
 
 def read(text, x):
-    return eval(text, FUNCTIONS | {"x": x} | dict(zip("abcdefg", x, strict=False)))
+    names = dict(zip("abcdefg", x, strict=False))
+    return eval(text, vars(jnp) | SQUARES | names | {"x": x})
 
 
 def ends(number):
@@ -94,19 +92,13 @@ def ends(number):
     start = jnp.asarray(start, float)
 
     def problem(x):
-        violations = {"equal": [], "at_most": []}
+        violations = defaultdict(list)
         for text in constraints.split("; "):
-            left = text.removesuffix(" = 0")
-            kind = "equal"
-            if text.endswith(" >= 0"):
-                left = text.removesuffix(" >= 0")
-                kind = "at_most"
-            violations[kind].append(
-                jnp.ravel(read(left, x) * (1.0 if kind == "equal" else -1.0))
-            )
-        return read(objective, x), {
-            kind: jnp.concatenate(each) for kind, each in violations.items() if each
-        }
+            left, sense, _ = text.rsplit(" ", 2)
+            kind, sign = SENSES[sense]
+            violations[kind].append(sign * jnp.ravel(read(left, x)))
+        joined = {kind: jnp.concatenate(each) for kind, each in violations.items()}
+        return read(objective, x), joined
 
     shapes = jax.eval_shape(problem, start)[1]
     kinds = {name: name for name in shapes}
@@ -128,13 +120,8 @@ def ends(number):
             *points
         )
 
-    rates = jnp.stack(
-        [
-            jax.vmap(optax.cosine_decay_schedule(3e-2, STEPS))(jnp.arange(STEPS)),
-            jnp.full(STEPS, 1e-2),
-        ]
-    )
-    judged = compiled(jax.vmap(run))(rates)
+    cosine = compiled(optax.cosine_decay_schedule(3e-2, STEPS))(np.arange(STEPS))
+    judged = compiled(jax.vmap(run))(np.stack([cosine, np.full(STEPS, 1e-2)]))
     for row, rate in enumerate(("cosine", "constant")):
         for place, name in enumerate(("mean", "last")):
             at = row, place

@@ -45,31 +45,23 @@ def known_solution(resilience):
     slacks = cvxpy.Variable(4, nonneg=True)
 
     def loss(weights):
-        square = 0.5 * sum(w * k for w, k in zip(weights, CURVATURES, strict=True))
-        linear = sum(
-            w * k * p for w, k, p in zip(weights, CURVATURES, CENTRES, strict=True)
-        )
-        constant = sum(
-            w * (0.5 * k * p @ p + h)
-            for w, k, p, h in zip(weights, CURVATURES, CENTRES, OFFSETS, strict=True)
-        )
-        return square * cvxpy.sum_squares(x) - linear @ x + constant
+        pulls = weights * CURVATURES
+        constant = 0.5 * pulls @ np.sum(CENTRES**2, axis=1) + weights @ OFFSETS
+        square = 0.5 * np.sum(pulls) * cvxpy.sum_squares(x)
+        return square - (pulls @ CENTRES) @ x + constant
 
-    weights = np.eye(4)
-    rows = [loss(weights[0]) - REFERENCE]
-    rows += [loss(weights[i + 1] - (1.0 - ALPHA[i]) * weights[i]) for i in range(3)]
-    bounds = [
-        row <= (0.0 if resilience is None else slacks[i]) for i, row in enumerate(rows)
-    ]
-    cost = loss(weights[3]) + (
-        0.0 if resilience is None else 0.5 * resilience * cvxpy.sum_squares(slacks)
-    )
+    # f_0, and f_l - (1 - alpha_l) f_{l-1}
+    bounded = np.eye(4) - np.diag(1.0 - np.array(ALPHA), -1)
+    limits = slacks if resilience else np.zeros(4)
+    rows = [loss(weights) for weights in bounded]
+    rows[0] -= REFERENCE
+    bounds = [row <= limit for row, limit in zip(rows, limits, strict=True)]
+    cost = loss(np.eye(4)[3])
+    if resilience:
+        cost += 0.5 * resilience * cvxpy.sum_squares(slacks)
     cvxpy.Problem(cvxpy.Minimize(cost), bounds).solve()
-    return (
-        x.value,
-        np.array([np.ravel(bound.dual_value)[0] for bound in bounds]),
-        slacks.value,
-    )
+    prices = [np.ravel(bound.dual_value)[0] for bound in bounds]
+    return x.value, np.array(prices), slacks.value
 
 
 def problem(x):
@@ -135,33 +127,29 @@ def test_the_augmented_lagrangian_of_equalities_equals_its_definition():
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "resilience", "normalise"),
-    [
-        *((name, None, False) for name in RUNS),
-        ("sgd", BETA, False),
-        ("sgd", None, True),
-    ],
-)
-def test_the_primal_dual_loop_ends_at_the_known_solution(name, resilience, normalise):
+def test_the_primal_dual_loop_ends_at_the_known_solution():
     """One gradient step on x, one dual step, in turns: as in training."""
-    dual = uj.dual_ascent(RUNS[name], resilience=resilience)
-    optimizer = uj.primal_dual(optax.sgd(0.05), dual, violations=4, order="primal_dual")
-    (x, state), _ = solve(
-        optimizer,
-        problem,
-        jnp.zeros(2),
-        STEPS,
-        order="primal_dual",
-        normalise=normalise,
-    )
-    solution, multipliers, slacks = known_solution(resilience)
-    assert np.sum(multipliers > 0.05) >= 2  # active constraints
-    assert np.sum(multipliers < 1e-6) >= 1  # and inactive ones
-    assert_allclose(x, solution, atol=1e-3)
-    assert_allclose(state.dual.multipliers, multipliers, atol=1e-3)
-    if resilience is not None:
-        assert_allclose(state.dual.multipliers / resilience, slacks, atol=1e-3)
+    cases = [(name, None, False) for name in RUNS]
+    cases += [("sgd", BETA, False), ("sgd", None, True)]
+    primal = optax.sgd(0.05)
+
+    def end(name, resilience, normalise):
+        dual = uj.dual_ascent(RUNS[name], resilience=resilience)
+        optimizer = uj.primal_dual(primal, dual, violations=4, order="primal_dual")
+        options = {"order": "primal_dual", "normalise": normalise}
+        (x, state), _ = solve(optimizer, problem, jnp.zeros(2), STEPS, **options)
+        return x, state.dual.multipliers
+
+    results = compiled(lambda: [end(*case) for case in cases])()
+    for case, (x, found) in zip(cases, results, strict=True):
+        name, resilience, _ = case
+        solution, multipliers, slacks = known_solution(resilience)
+        assert np.sum(multipliers > 0.05) >= 2  # active constraints
+        assert np.sum(multipliers < 1e-6) >= 1  # and inactive ones
+        assert_allclose(x, solution, atol=1e-3, err_msg=name)
+        assert_allclose(found, multipliers, atol=1e-3, err_msg=name)
+        if resilience is not None:
+            assert_allclose(found / resilience, slacks, atol=1e-3)
 
 
 def test_the_lagrangian_with_slacks_equals_its_definition():

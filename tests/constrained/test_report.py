@@ -78,11 +78,3 @@ def test_a_met_point_that_is_not_stationary_is_named():
     assert "the point is stationary" in still.verdict
     assert broken.status == "not finite"
     assert "nan" in broken.verdict
-
-
-def test_values_and_bounds_are_in_the_units_of_the_user():
-    report = report_of(
-        {"a": np.array([-1.0, 0.5])}, {"a": np.zeros(2)}, bounds={"a": 3.0}, units="MB"
-    )
-    assert (report.groups[0].value, report.groups[0].bound) == (3.5, 3.0)
-    assert str(report).split()[:5] == ["constraint", "kind", "status", "value", "bound"]

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import unroll_jax as uj
-from tests.reference import compiled, jax_array
+from tests.reference import compiled, gaussian, jax_array
 
 
 def symmetric_weights(
@@ -41,6 +41,12 @@ def skew_weights(dim=8, *, norm=0.7, seed=0, dtype=jnp.float64):
     draw = np.random.default_rng(seed)
     A = np.triu(draw.normal(size=(dim, dim)), 1) + 0.1 * draw.normal(size=(dim, dim))
     return jax_array(norm * A / np.linalg.norm(A, 2), dtype)
+
+
+def spectrum(least, most, width):
+    """A symmetric matrix with evenly spaced eigenvalues."""
+    basis, _ = np.linalg.qr(gaussian(width, width, seed=5))
+    return (basis * np.linspace(least, most, width)) @ basis.T
 
 
 def tanh_step(A, z, x):

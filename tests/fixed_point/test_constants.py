@@ -6,11 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.fixed_point.test_lista import dictionaries, lista_problem
+from tests.fixed_point.problems import spectrum
+from tests.fixed_point.test_lista import count_codes
 from tests.marks import in_float64, nightly, types_unchecked
 from tests.reference import compiled, gaussian
 from unroll_jax import fixed_point as fp
-from unroll_jax.energies import ListaParams
 from unroll_jax.fixed_point import (
     adjoints,
     decisions,
@@ -44,26 +44,19 @@ VALUES = {
 }
 
 
-def spectrum(least, most):
-    draw = gaussian(WIDTH, WIDTH, seed=5)
-    basis, _ = np.linalg.qr(draw)
-    return (basis * np.linspace(least, most, WIDTH)) @ basis.T
+def affine(A):
+    """The map z A + 1 from 0, which converges to a direct solve."""
+    truth = np.linalg.solve(np.eye(WIDTH) - A.T, np.ones(WIDTH))
+    A = np.float32(A)
+    return lambda z: z @ A + 1.0, 0.0, CONVERGED, truth
 
 
-def turned(factor):
-    draw = gaussian(WIDTH, WIDTH, seed=6)
-    return factor * np.linalg.qr(draw)[0]
-
-
-# Affine maps z A + 1, from 0. Fixed points are direct solves.
-AFFINE = {
-    "alternates": spectrum(-0.9, 0.5),
-    "is slow": spectrum(0.0, 0.99),
-    "turns": turned(0.95),
-    "leaves in some directions": spectrum(-1.2, 0.9),
-}
-# Maps of each entry, their starts, ends, and fixed points or None.
-ENTRIES = {
+# Maps of rows, their starts, ends, and fixed points or None.
+PROBLEMS = {
+    "alternates": affine(spectrum(-0.9, 0.5, WIDTH)),
+    "is slow": affine(spectrum(0.0, 0.99, WIDTH)),
+    "turns": affine(0.95 * np.linalg.qr(gaussian(WIDTH, WIDTH, seed=6))[0]),
+    "leaves in some directions": affine(spectrum(-1.2, 0.9, WIDTH)),
     "shrinks to 0": (lambda z: 0.95 * z, 1.0, CONVERGED, 0.0),
     "has a small fixed point": (lambda z: 0.9 * z + 1e-4, 10.0, CONVERGED, 1e-3),
     "drifts": (lambda z: z + jax.nn.softplus(-z) + 0.1, 0.0, MAX_STEPS, None),
@@ -85,52 +78,34 @@ ENTRIES = {
 
 def solve_all():
     """The states and ends of all problems, each with its own loop."""
-    maps = [each[0] for each in ENTRIES.values()]
+    maps, starts, *_ = zip(*PROBLEMS.values(), strict=True)
 
-    def solve(kind, A, start):
+    def solve(kind, start):
         def apply(z):
-            images = [z @ A + 1.0, *(f(z) for f in maps)]
-            return jnp.select([kind == k for k in range(len(images))], images)
+            return jnp.select(
+                [kind == number for number in range(len(maps))], [f(z) for f in maps]
+            )
 
-        return loop.iterate(apply, start[None], fp.anderson(), RULE)
+        z = jnp.full((1, WIDTH), start)
+        return loop.iterate(apply, z, fp.anderson(), RULE)
 
-    ones = np.ones(WIDTH, np.float32)
-    kinds = [0] * len(AFFINE) + list(range(1, len(maps) + 1))
-    matrices = [*AFFINE.values(), *[np.zeros((WIDTH, WIDTH))] * len(maps)]
-    starts = [0.0 * ones] * len(AFFINE) + [each[1] * ones for each in ENTRIES.values()]
-    run = compiled(jax.vmap(solve))
-    z, info = run(np.array(kinds), np.float32(matrices), np.float32(starts))
-    return z[:, 0], info.status[:, 0].tolist()
+    z, info = compiled(jax.vmap(solve))(np.arange(len(maps)), np.float32(starts))
+    return z[:, 0], info.status[:, 0]
 
 
-def solve_codes():
-    """How many codes of overcomplete dictionaries converge, and how many wrongly."""
-    count, dim, atoms = sizes = 300, 5, 9
-    layer, *_, is_right = lista_problem(*sizes)
-    D, x = (np.float32(array) for array in dictionaries(count, dim, atoms))
-
-    def solve(D, x):
-        apply = lambda z: layer.step(ListaParams(D), z, x)
-        return loop.iterate(apply, jnp.zeros((1, atoms)), fp.anderson(), RULE)
-
-    z, info = compiled(jax.vmap(solve))(D, x)
-    converged = np.ravel(info.converged)
-    wrong = converged & ~np.ravel(is_right(np.asarray(z, np.float64)))
-    return converged.sum(), wrong.sum()
+def find(layer, params, start, x):
+    apply = lambda z: layer.step(params, z, x)
+    return loop.iterate(apply, start, fp.anderson(), RULE)
 
 
 def check_ends():
-    z, status = solve_all()
-    expected = [CONVERGED] * len(AFFINE) + [each[2] for each in ENTRIES.values()]
-    assert dict(zip([*AFFINE, *ENTRIES], status, strict=True)) == dict(
-        zip([*AFFINE, *ENTRIES], expected, strict=True)
-    )
-    for place, A in enumerate(AFFINE.values()):
-        truth = np.linalg.solve(np.eye(WIDTH) - A.T, np.ones(WIDTH))
-        assert np.abs(z[place] - truth).max() < 3e-3 * np.abs(truth).max()
-    for place, (_, start, _, truth) in enumerate(ENTRIES.values(), len(AFFINE)):
+    for (name, (_, start, end, truth)), z, status in zip(
+        PROBLEMS.items(), *solve_all(), strict=True
+    ):
+        assert status == end, name
         if truth is not None:
-            assert np.abs(z[place] - truth).max() < 2e-6 * start + 1e-3 * truth
+            bound = 2e-6 * start + 1e-3 * np.abs(truth).max()
+            assert np.abs(z - truth).max() < bound, name
 
 
 def set_constant(monkeypatch, name, value):
@@ -158,6 +133,6 @@ def test_no_constant_decides_how_a_problem_ends(name, side, monkeypatch):
 @pytest.mark.parametrize("side", ["less", "more"])
 def test_no_constant_makes_a_wrong_code_converge(name, side, monkeypatch):
     set_constant(monkeypatch, name, VALUES[name][side == "more"])
-    converged, wrong = solve_codes()
+    converged, wrong = count_codes((300, 5, 9), "float32", find)
     assert wrong == 0
     assert converged >= 200

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from tests.fixed_point import problems
 from tests.fixed_point.problems import finish
 from tests.marks import types_unchecked
 from tests.reference import compiled, gaussian
@@ -66,8 +67,7 @@ def drawn(*shape):
 
 
 def spectrum(least, most):
-    basis, _ = np.linalg.qr(drawn(WIDTH, WIDTH))
-    return (basis * np.linspace(least, most, WIDTH)) @ basis.T
+    return problems.spectrum(least, most, WIDTH)
 
 
 def test_rows_that_contract_quickly_take_plain_steps_to_the_end():
@@ -153,12 +153,12 @@ def test_a_row_that_is_lost_as_acceleration_is_given_up_returns():
     after = block(np.float32(A), np.float32(x), lost)
     assert schedule(after).phase == GIVEN_UP
     assert_allclose(after.z[0], last.z[0] @ A + x[0], rtol=1e-4, atol=1e-4)
-    np.testing.assert_array_equal(after.z[1], last.best.z[1])
+    assert_array_equal(after.z[1], last.best.z[1])
 
 
-@pytest.mark.parametrize(
-    ("phase", "is_trial_end", "active", "slow", "gains", "after"),
-    [
+def test_the_next_phase_follows_from_one_check():
+    """Rows: the last phase, a trial's end, then active, slow, gains; the next phase."""
+    rows = [
         (PLAIN, 0, True, False, False, PLAIN),
         (PLAIN, 0, True, True, False, ACCELERATED),
         (ACCELERATED, 0, True, True, False, ACCELERATED),
@@ -166,20 +166,16 @@ def test_a_row_that_is_lost_as_acceleration_is_given_up_returns():
         (ACCELERATED, 1, True, True, False, GIVEN_UP),
         (GIVEN_UP, 0, True, True, False, GIVEN_UP),
         (ACCELERATED, 1, False, True, False, ENDED),
-    ],
-)
-def test_the_next_phase_follows_from_one_check(
-    phase, is_trial_end, active, slow, gains, after
-):
+    ]
+    phase, is_trial_end, *flags, after = map(np.array, zip(*rows, strict=True))
     last = decisions.Schedule(phase, 1, 20, 10, is_trial_end)
-    flags = map(jnp.asarray, (active, slow, gains))
-    assert decisions.next_phase(last, *flags) == after
+    assert_array_equal(compiled(decisions.next_phase)(last, *flags), after)
 
 
 def test_a_trial_gains_below_half_of_what_plain_steps_leave():
     """Plain steps of .9 leave .9^10 = .35 of a gap of 2, of which half is .349."""
     gap, base = np.float32([0.34, 0.36]), np.float32(2.0)
-    gained = decisions.has_gained(gap, base, np.float32(0.9))
+    gained = compiled(decisions.has_gained)(gap, base, np.float32(0.9))
     assert gained.tolist() == [True, False]
 
 
@@ -196,8 +192,8 @@ def test_a_row_returns_beyond_twice_its_least_gap():
         (2.1, 0.5, np.inf, 3, False),
     ]
     *arguments, expected = map(np.array, zip(*rows, strict=True))
-    returns = decisions.must_return(*arguments)
-    np.testing.assert_array_equal(returns, expected)
+    returns = compiled(decisions.must_return)(*arguments)
+    assert_array_equal(returns, expected)
 
 
 def kink(z):

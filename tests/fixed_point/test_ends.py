@@ -18,6 +18,7 @@ from tests.fixed_point.problems import (
     programs,
     relative_error,
     skew_weights,
+    solve,
     tanh_step,
 )
 from tests.marks import types_unchecked
@@ -42,13 +43,13 @@ def growing():
     )
 
 
-DRIFT, EXP, LEAVES, TANH = range(4)
+DRIFT, EXP, LEAVES, TANH, JUMP = KINDS = range(5)
 
 
 @functools.cache
 def by_kind():
     """Maps of rows by their kind: one that goes on for ever, exp, one that leaves
-    its domain, and tanh."""
+    its domain, tanh, and one that jumps to p and drifts on."""
 
     def step(p, z, kind):
         images = (
@@ -56,10 +57,20 @@ def by_kind():
             jnp.exp(p * z),
             jnp.where(z > p, jnp.nan, z + 1.0),
             jnp.tanh(p * z),
+            jnp.where(z < 5.0, z + 1.0, jnp.where(z < 1e-2 * p, p, z + 1e-6 * p)),
         )
-        return jnp.select([kind == number for number in range(4)], images)
+        return jnp.select([kind == number for number in KINDS], images)
 
     return programs(step, ["anderson", "picard", "damped", "accelerated_gradient"])
+
+
+def column(values):
+    return np.broadcast_to(np.float32(values), 3)[:, None]
+
+
+def solve_kinds(p, start, kinds):
+    """The ends of three rows, by solver."""
+    return by_kind()(p, column(start), column(kinds).astype(int))
 
 
 @functools.cache
@@ -83,20 +94,17 @@ def factored():
 def test_converged_examples_stay_and_small_fixed_points_are_not_zero():
     """An example that is at its fixed point comes back bit for bit, however long
     another one takes."""
-    x = np.array([[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]], np.float32)
+    x = np.float32([[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]])
     for solver, (y, info) in growing()(0.5, 0.0 * x, x).items():
-        assert info.steps.tolist()[0] == 1 < info.steps.tolist()[1], solver
-        assert not np.any(np.asarray(y)[0]), solver
-    x = np.repeat(np.array([[0.1], [1.0]], np.float32), 3, axis=1)
-    for start in (1e-6, 1.0, 10.0):
-        for solver, (z, info) in growing()(
-            0.9, np.full((2, 3), start, np.float32), x
-        ).items():
+        assert info.steps[0] == 1 < info.steps[1], solver
+        assert not np.any(y[0]), solver
+    ones = np.ones((2, 3), np.float32)
+    x = np.float32([[0.1], [1.0]]) * ones
+    for start in map(np.float32, (1e-6, 1.0, 10.0)):
+        for solver, (z, info) in growing()(0.9, start * ones, x).items():
             assert np.all(info.converged), (solver, start)
             assert_allclose(z, 10.0 * x, rtol=2e-4, err_msg=solver)
-    for solver, (z, info) in growing()(
-        0.95, np.ones((2, 3), np.float32), 0.0 * x
-    ).items():
+    for solver, (z, info) in growing()(0.95, ones, 0.0 * x).items():
         assert np.all(info.converged), solver
         assert np.abs(z).max() < 2e-6, solver
         # of `damped`, half as far a step, twice as many
@@ -110,24 +118,22 @@ def test_stalled_at_round_off_is_an_outcome_of_its_own():
     ends = stalling()(A, 0.0 * x, x)
     for solver in ("picard", "damped", "anderson"):
         info = ends[solver][1]
-        assert set(info.status.tolist()) <= {CONVERGED, STALLED}, solver
+        statuses = set(info.status.tolist())
+        assert statuses <= {CONVERGED, STALLED}, solver
         # Picard may land on it exactly
-        assert solver == "picard" or STALLED in info.status.tolist(), solver
-        assert int(np.max(info.steps)) < 300, solver
-        assert float(np.max(info.residual)) < 16 * np.finfo(np.float32).eps, solver
+        assert solver == "picard" or STALLED in statuses, solver
+        assert np.all(info.steps < 300), solver
+        assert np.all(info.residual < 16 * np.finfo(np.float32).eps), solver
 
 
 def test_bfloat16_ends_at_its_round_off_and_not_before():
-    p = jnp.asarray(0.95, jnp.bfloat16)
-    start = jnp.zeros((1, 3), jnp.bfloat16)
-    one = jnp.ones((1, 3), jnp.bfloat16)
-    for solver, (z, info) in programs(grow, ["picard", None])(p, start, one).items():
+    ones = ONES.astype(jnp.bfloat16)
+    given = 0.95, np.zeros_like(ones), ones
+    for solver, (z, info) in programs(grow, ["picard", None])(*given).items():
         assert np.all(info.converged), solver
         assert_allclose(np.asarray(z, np.float32), 20.0, rtol=0.1, err_msg=solver)
-    assert np.all(
-        program(grow, solver="picard", max_steps=3)(p, start, one)[1].status
-        == MAX_STEPS
-    )
+    _, info = program(grow, solver="picard", max_steps=3)(*given)
+    assert np.all(info.status == MAX_STEPS)
 
 
 @pytest.mark.parametrize(
@@ -139,28 +145,21 @@ def test_a_solve_that_was_cut_off_has_not_stalled(dtypes):
     The epsilon of a small leaf does not count for a large one.
     """
     start = [
-        jnp.zeros((1, 30 if place == 0 else 1), dtype)
-        for place, dtype in enumerate(dtypes)
+        np.zeros((1, width), dtype)
+        for width, dtype in zip((30, 1), map(jnp.dtype, dtypes), strict=False)
     ]
 
     def step(params, leaves, x):
         return [0.95 * leaf + 1.0 for leaf in leaves]
 
-    options = {"batch_ndim": 1, "on_failure": "accept"}
-
-    @compiled
-    def run(start):
-        ends = {
-            solver: uj.equilibrium(
-                step, (), start, solver=solver, max_steps=10, **options
-            )
-            for solver in ("picard", "damped", "averaged")
-        }
-        ends["unrolled"] = uj.equilibrium(
-            step, (), start, adjoint=fp.unrolled(10), **options
-        )
-        return ends
-
+    ways = {
+        solver: {"solver": solver, "max_steps": 10}
+        for solver in ("picard", "damped", "averaged")
+    }
+    ways["unrolled"] = {"adjoint": fp.unrolled(10)}
+    run = compiled(
+        lambda z: {name: solve(step, **way)((), z) for name, way in ways.items()}
+    )
     for name, (z, info) in run(start).items():
         assert info.status.tolist() == [MAX_STEPS], name
         assert float(z[0][0, 0]) < 10.0, name  # of 20
@@ -168,10 +167,9 @@ def test_a_solve_that_was_cut_off_has_not_stalled(dtypes):
 
 def test_states_of_every_size_are_solved_in_the_same_steps():
     """f(z) - z of 1e-36 is subnormal, which compiled code takes for 0."""
-    usual = growing()(0.5, np.zeros((1, 3), np.float32), ONES)
+    usual = growing()(0.5, 0.0 * ONES, ONES)
     for size in map(np.float32, (1e-36, 1e-30, 1e36)):
-        ends = growing()(0.5, np.zeros((1, 3), np.float32), size * ONES)
-        for solver, (z, info) in ends.items():
+        for solver, (z, info) in growing()(0.5, 0.0 * ONES, size * ONES).items():
             assert info.status.tolist() == [CONVERGED], (solver, size)
             assert info.steps[0] == usual[solver][1].steps[0], (solver, size)
             error = relative_error(np.asarray(z, np.float64) / size, 2.0 * ONES)
@@ -180,51 +178,42 @@ def test_states_of_every_size_are_solved_in_the_same_steps():
 
 def test_a_map_without_a_fixed_point_does_not_converge():
     for drift, start in ((0.1, 0.0), (0.1, 3.0), (0.005, 0.0), (0.001, 0.0)):
-        ends = by_kind()(
-            drift, np.full((3, 1), start, np.float32), np.full((3, 1), DRIFT)
-        )
-        for solver, (_, info) in ends.items():
+        for solver, (_, info) in solve_kinds(drift, start, DRIFT).items():
             assert not np.any(info.converged), (solver, drift, start)
             assert np.all(info.residual > 1e-5), (solver, drift, start)
 
 
 def test_the_best_state_is_returned():
     """Started at the fixed point of a rotation that grows, every step is worse."""
-    turn = 1.5 * np.array([[0.0, 1.0], [-1.0, 0.0]], np.float32)
-    near = np.linalg.solve(np.eye(2) - turn.T, np.ones(2)).astype(
-        np.float32
-    ) + np.array([1e-3, 0.0], np.float32)
-    y, info = program(lambda p, z, x: z @ p + 1.0, solver="picard", max_steps=30)(
-        turn, near[None]
-    )
+    turn = np.float32([[0.0, 1.5], [-1.5, 0.0]])
+    fixed = np.linalg.solve(np.eye(2) - turn.T, np.ones(2))
+    near = np.float32(fixed + np.array([1e-3, 0.0]))
+    run = program(lambda p, z, x: z @ p + 1.0, solver="picard", max_steps=30)
+    y, info = run(turn, near[None])
     assert relative_error(y[0], near @ turn + 1.0) < 1e-6
-    assert float(info.residual[0]) < 3e-3
+    assert info.residual[0] < 3e-3
 
 
 def test_nan_in_is_nan_out_and_reaches_no_other_example():
     """A NaN of the input, of a parameter or, at the default tolerance, of the start; by
     every solver and in the small space of a factored layer.
     """
-    _, small, solve = factored()
+    _, small, of_layer = factored()
     x = np.asarray(inputs(8, 8, dtype=jnp.float32))
     for run, (params, start, given) in (
         (stalling(), (A, 0.0 * x, x)),
-        (lambda *each: {"factored": solve(*each)}, small),
+        (lambda *each: {"factored": of_layer(*each)}, small),
         (
-            lambda p, kind, z: by_kind()(p, z, kind),
-            (2.0, np.full((3, 1), TANH), np.full((3, 1), 0.5, np.float32)),
+            lambda p, kinds, start: solve_kinds(p, start[:, 0], kinds),
+            (2.0, TANH, column(0.5)),
         ),
     ):
         dirty = given.copy()
         no_params = jax.tree.map(lambda leaf: np.nan * leaf, params)
         dirty[1] = np.nan
-        ends = [
-            run(params, start, given),
-            run(params, start, dirty),
-            run(no_params, start, given),
-        ]
-        clean, lost, broken = jax.tree.map(np.asarray, ends)
-        for solver, (z, info) in lost.items():
+        clean = run(params, start, given)
+        broken = run(no_params, start, given)
+        for solver, (z, info) in run(params, start, dirty).items():
             assert np.isnan(z[1]).all(), solver
             assert info.status[1] == NONFINITE, solver
             assert_array_equal(
@@ -236,9 +225,7 @@ def test_nan_in_is_nan_out_and_reaches_no_other_example():
 def test_an_overflow_is_told_and_keeps_the_best_state():
     """In two rows exp leaves the range after some steps, in one a map its domain.
     Anderson returns to its best."""
-    ends = by_kind()(
-        2.0, np.full((3, 1), 0.5, np.float32), np.array([[EXP], [LEAVES], [EXP]])
-    )
+    ends = solve_kinds(2.0, 0.5, [EXP, LEAVES, EXP])
     for solver, (z, info) in ends.items():
         assert info.status.tolist() == [NONFINITE] * 3, solver
         assert np.all((info.steps > 1) & (info.steps < 10)), solver
@@ -264,14 +251,9 @@ def test_states_that_jump_and_drift_on_do_not_converge():
     """Its square in units of the jump is 0. The drift is a millionth of the state, less
     than the tolerance allows of a state that has not grown."""
 
-    def step(size, z, x):
-        far = jnp.where(z < 1e-2 * size, size, z + 1e-6 * size)
-        return jnp.where(z < 5.0, z + 1.0, far)
-
-    run = programs(step, ["anderson", "picard", "damped"], max_steps=100)
     for size in map(np.float32, (1e10, 1e18, 1e22, 1e30, 1e37)):
-        for solver, (_, info) in run(size, np.zeros((1, 1), np.float32)).items():
-            assert info.status.tolist() == [MAX_STEPS], (solver, size)
+        for solver, (_, info) in solve_kinds(size, 0.0, JUMP).items():
+            assert info.status.tolist() == [MAX_STEPS] * 3, (solver, size)
 
 
 def test_factored_layers_solve_states_of_any_size_alike():
@@ -288,41 +270,32 @@ def test_factored_layers_solve_states_of_any_size_alike():
 
 def test_states_may_grow_or_shrink_by_any_factor():
     """tanh(2 z) leaves the unstable 0 for 0.957504, the root of z = tanh(2 z)."""
-    z, info = by_kind()(2.0, np.float32([[1e-6], [1.0], [1e6]]), np.full((3, 1), TANH))[
-        "picard"
-    ]
+    z, info = solve_kinds(2.0, [1e-6, 1.0, 1e6], TANH)["picard"]
     assert np.all(info.converged)
     assert_allclose(z, 0.95750402, rtol=1e-4)
 
 
 def test_an_absolute_tolerance_ends_the_solve():
     """Of a step, of unrolled steps and of a factored layer."""
-    (layer, arguments, of_layer), given = (
-        factored(),
-        {"solver": "picard", "batch_ndim": 1, "on_failure": "accept"},
-    )
+    layer, arguments, of_layer = factored()
+    one = jnp.ones((1, 1))
 
     @compiled
     def run(ones, arguments):
-        def solve(*given_arrays, **options):
-            return uj.equilibrium(*given_arrays, **given | options)
+        def plain(*given, **options):
+            return solve(grow, solver="picard", **options)(*given)
 
         return {
-            "absolute": solve(grow, 0.95, ones, 0.0, atol=1e-3),
-            "relative": solve(grow, 0.95, ones, 0.0, atol=0.0),
-            "both": solve(
-                grow, 0.5, jnp.zeros((1, 1)), jnp.ones((1, 1)), tol=1e-3, atol=2e-3
-            ),
-            "unrolled": solve(
-                grow, 0.9, ones, 0.0, atol=1e-3, adjoint=fp.unrolled(100)
-            ),
-            "loose": solve(layer, *arguments, solver=None, tol=1e-6, atol=1e-1),
+            "absolute": plain(0.95, ones, 0.0, atol=1e-3),
+            "relative": plain(0.95, ones, 0.0, atol=0.0),
+            "both": plain(0.5, 0.0 * one, one, tol=1e-3, atol=2e-3),
+            "unrolled": plain(0.9, ones, 0.0, atol=1e-3, adjoint=fp.unrolled(100)),
+            "loose": solve(layer, tol=1e-6, atol=1e-1)(*arguments),
         }
 
     ends = run(ONES, arguments)
-    assert all(
-        ends[name][1].converged.all() for name in ("absolute", "unrolled", "loose")
-    )
+    for name in ("absolute", "unrolled", "loose"):
+        assert ends[name][1].converged.all(), name
     # z is f of the state that was judged.
     assert 0.9e-3 < 0.05 * np.linalg.norm(ends["absolute"][0]) / 0.95 <= 1.001e-3
     z, info = ends["relative"]

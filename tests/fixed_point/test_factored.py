@@ -1,6 +1,8 @@
 """Layers that are solved in their small space: inputs that broadcast, examples that
 go wrong, precision."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,16 +25,14 @@ def test_an_input_may_broadcast_over_some_batch_axes():
 
     @compiled
     def run(params, rows):
-        states = [
-            uj.equilibrium(layer, params, jnp.zeros((2, 5, 8)), x, tol=1e-12)[0]
-            for x in rows
-        ]
-        whole = [jnp.broadcast_to(x, (2, 5, 3)) for x in rows]
-        return states, [
-            layer.step(params, z, x) for z, x in zip(states, whole, strict=True)
-        ]
+        results = []
+        for x in rows:
+            z, _ = uj.equilibrium(layer, params, jnp.zeros((2, 5, 8)), x, tol=1e-12)
+            whole = jnp.broadcast_to(x, (2, 5, 3))
+            results.append((z, layer.step(params, z, whole)))
+        return results
 
-    for x, z, again in zip(rows, *run(params, rows), strict=True):
+    for x, (z, again) in zip(rows, run(params, rows), strict=True):
         assert_allclose(z, again, atol=1e-10, err_msg=str(x.shape))
 
 
@@ -41,22 +41,17 @@ def test_a_slope_that_rounding_leaves_below_0_counts_as_0():
     wobbly = Monotone(
         lambda t: jnp.where(t > 0.0, t, -1e-12 * t), lambda t: 0.5 * jax.nn.relu(t) ** 2
     )
-    layers = [
-        factored_layer(8, 12, activation=activation)[0]
-        for activation in (wobbly, "relu")
-    ]
-
-    @compiled
-    def both(params, x):
-        return [
-            uj.equilibrium(layer, params, jnp.zeros((5, 8)), x, on_failure="error")[0]
-            for layer in layers
-        ]
-
-    assert (
-        relative_error(*both(factored_layer(8, 12)[1], inputs(5, 3, dtype=jnp.float32)))
-        < 1e-4
+    (layer, params), (other, _) = (
+        factored_layer(8, 12, activation=activation) for activation in ("relu", wobbly)
     )
+    x = inputs(5, 3, dtype=jnp.float32)
+
+    def solved(layer):
+        start = jnp.zeros((5, 8))
+        return uj.equilibrium(layer, params, start, x, on_failure="error")[0]
+
+    both = compiled(lambda: (solved(other), solved(layer)))
+    assert relative_error(*both()) < 1e-4
 
 
 @in_float64
@@ -92,11 +87,8 @@ def test_products_are_in_full_precision_unless_the_user_says_otherwise():
     def counts(layer, params, z):
         loss = lambda params: jnp.sum(uj.equilibrium(layer, params, z)[0] ** 2)
         text = jax.jit(jax.grad(loss)).lower(params).as_text()
-        lines = [
-            line
-            for line in text.splitlines()
-            if "dot_general" in line or "stablehlo.convolution" in line
-        ]
+        products = r".*(?:dot_general|stablehlo\.convolution).*"
+        lines = re.findall(products, text)
         return len(lines), sum("HIGHEST" in line for line in lines)
 
     for case in (

@@ -34,43 +34,33 @@ PLAIN = {
 
 def test_neumann_is_the_series_and_one_step_its_first_term():
     A = skew_weights(norm=0.5)
-    x = inputs(8)
-    ways = [
-        ("one_step", 1),
-        *((fixed_point.neumann(terms), terms) for terms in (1, 5, 40)),
-    ]
+    ways = {terms: fixed_point.neumann(terms) for terms in (1, 5, 40)}
+    weights = np.arange(8.0)
 
     @compiled
-    def run(A, x):
+    def run(x):
         def loss(x, adjoint):
-            options = PLAIN | {
-                "batch_ndim": 0,
-                "adjoint": adjoint,
-                "on_failure": "error",
-            }
-            y, _ = uj.equilibrium(tanh_step, A, jnp.zeros(8), x, **options)
-            return jnp.sum(jnp.sin(y) * jnp.arange(8.0))
+            options = PLAIN | {"batch_ndim": 0, "on_failure": "error"}
+            y, _ = uj.equilibrium(
+                tanh_step, A, jnp.zeros(8), x, **options | {"adjoint": adjoint}
+            )
+            return jnp.sum(jnp.sin(y) * weights)
 
-        return unrolled(tanh_step, A, jnp.zeros(8), x, steps=200), [
-            jax.grad(loss)(x, adjoint) for adjoint, _ in ways
-        ]
+        gradients = {terms: jax.grad(loss)(x, way) for terms, way in ways.items()}
+        exact = unrolled(tanh_step, A, jnp.zeros(8), x, steps=200)
+        return exact, jax.grad(loss)(x, "one_step"), gradients
 
-    z, gradients = run(A, x)
+    z, one_step, gradients = run(inputs(8))
     # the derivative of tanh, once more for the gradient with respect to x
     slope = 1.0 - z**2
     transposed = np.asarray(A) * slope
-    v = np.cos(z) * np.arange(8.0)
-    for (_, terms), gradient in zip(ways, gradients, strict=True):
-        expected = (
-            sum(np.linalg.matrix_power(transposed, k) @ v for k in range(terms)) * slope
-        )
-        assert relative_error(gradient, expected) < 1e-8, terms
-    assert (
-        relative_error(
-            gradients[-1], np.linalg.solve(np.eye(8) - transposed, v) * slope
-        )
-        < 1e-5
-    )
+    v = np.cos(z) * weights
+    powers = [np.linalg.matrix_power(transposed, k) @ v for k in range(40)]
+    for terms, gradient in gradients.items():
+        assert relative_error(gradient, sum(powers[:terms]) * slope) < 1e-8, terms
+    assert relative_error(one_step, v * slope) < 1e-8
+    limit = np.linalg.solve(np.eye(8) - transposed, v) * slope
+    assert relative_error(gradients[40], limit) < 1e-5
 
 
 def test_starts_get_no_gradient_and_change_no_answer():
@@ -95,32 +85,23 @@ def test_starts_get_no_gradient_and_change_no_answer():
 
 
 def test_states_are_pytrees_and_closures_get_gradients():
-    zeros = {"a": jnp.zeros((4, 2, 3)), "b": jnp.zeros((4, 2))}
+    start = {"a": np.zeros((4, 2, 3)), "b": np.zeros((4, 2))}
 
-    @compiled
-    def both(A, x, order):
-        def by_equilibrium(A, x):
-            def step(params, state, none):
-                after = tanh_step(
-                    A, jnp.concatenate([state["a"].reshape(4, 6), state["b"]], -1), x
-                )[:, order]
-                return {"a": after[:, :6].reshape(4, 2, 3), "b": after[:, 6:]}
+    def total(A, x, find):
+        def step(params, state, none):
+            flat = jnp.concatenate([state["a"].reshape(4, 6), state["b"]], -1)
+            after = tanh_step(A, flat, x)[:, ::-1]
+            return {"a": after[:, :6].reshape(4, 2, 3), "b": after[:, 6:]}
 
-            y, _ = uj.equilibrium(step, (), zeros, **PLAIN)
-            return jnp.sum(y["a"] ** 2) + jnp.sum(y["b"] ** 2)
+        return sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(find(step)))
 
-        ordered = lambda A, z, x: tanh_step(A, z, x)[:, order]
-
-        def by_steps(A, x):
-            return jnp.sum(unrolled(ordered, A, jnp.zeros((4, 8)), x, steps=200) ** 2)
-
-        return [
-            jax.grad(jax.jit(loss), (0, 1))(A, x) for loss in (by_equilibrium, by_steps)
-        ]
-
-    assert (
-        relative_error(*both(skew_weights(), inputs(4, 8), jnp.arange(8)[::-1])) < 1e-8
-    )
+    finds = [
+        lambda step: uj.equilibrium(step, (), start, **PLAIN)[0],
+        lambda step: unrolled(step, (), start, None, steps=200),
+    ]
+    gradient = jax.grad(total, (0, 1))
+    run = compiled(lambda *given: [gradient(*given, find) for find in finds])
+    assert relative_error(*run(skew_weights(), inputs(4, 8))) < 1e-8
 
 
 SMALL = lambda: (skew_weights(dim=5, norm=0.6), inputs(2, 5))
@@ -230,61 +211,38 @@ def test_derivatives_that_need_forward_mode_are_an_error(transform, argument):
             run(point[argument])
 
 
-HALF = {  # slopes of z' = s z + x that are exact in the dtype, up to |w| = 16 |v|
-    jnp.bfloat16: (0.0, 0.5, -0.75, 0.875, 0.9375),
-    jnp.float16: (0.0, 0.5, -0.75, 0.875, 0.9375),
-}
+# slopes of z' = s z + x that are exact in half precision, up to |w| = 16 |v|
+HALF = np.array([0.0, 0.5, -0.75, 0.875, 0.9375])
 
 
-@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_gradients_in_half_precision_are_accepted_where_they_are_right(dtype):
-    slopes = np.array(HALF[dtype])
+    options = {"batch_ndim": 0, "solver": "picard", "on_failure": "error"}
 
     def loss(x, slope):
-        step = lambda p, z, x: jnp.asarray(slope, dtype) * z + x
-        return uj.equilibrium(
-            step,
-            (),
-            jnp.zeros((), dtype),
-            x,
-            on_failure="error",
-            batch_ndim=0,
-            solver="picard",
-        )[0]
+        step = lambda slope, z, x: slope * z + x
+        return uj.equilibrium(step, slope, jnp.zeros_like(x), x, **options)[0]
 
-    x = np.ones((), dtype)
-
-    @compiled
-    def run(x):
-        return [jax.grad(loss)(x, slope) for slope in slopes]
-
-    got = np.asarray(run(x), np.float64)
+    slopes = compiled(jax.vmap(jax.grad(loss), (None, 0)))
+    got = np.asarray(slopes(np.ones((), dtype), HALF.astype(dtype)), np.float64)
     epsilon = float(jnp.finfo(dtype).eps)
-    assert (np.abs(got * (1.0 - slopes) - 1.0) <= epsilon / (1.0 - slopes)).all()
+    assert (np.abs(got * (1.0 - HALF) - 1.0) <= epsilon / (1.0 - HALF)).all()
 
 
 def test_a_capped_adjoint_in_half_precision_has_failed():
     """Its residual is 8%, and it stopped at the cap."""
-    rates = np.linspace(-0.9, 0.9, 8)
-
-    def solve(x):
-        step = lambda p, z, x: jnp.asarray(rates, jnp.bfloat16) * z + x
-        return uj.equilibrium(
-            step,
-            (),
-            np.zeros(8, jnp.bfloat16),
-            x,
-            solver="picard",
-            on_failure="error",
-            adjoint_max_steps=4,
-            batch_ndim=0,
-        )[0]
-
     ones = np.ones(8, jnp.bfloat16)
-    with pytest.raises(
-        fixed_point.ConvergenceError, match=r"^adjoint .* reached max_steps .* after 4"
-    ):
-        jax.vjp(solve, ones)[1](ones)
+    options = PLAIN | {"batch_ndim": 0, "adjoint": "gmres", "adjoint_max_steps": 4}
+
+    def total(x):
+        step = lambda rates, z, x: rates * z + x
+        rates = np.linspace(-0.9, 0.9, 8).astype(x.dtype)
+        z, _ = uj.equilibrium(step, rates, 0 * x, x, on_failure="error", **options)
+        return jnp.sum(z)
+
+    words = r"adjoint .* reached max_steps .* after 4"
+    with pytest.raises(jax.errors.JaxRuntimeError, match=words):
+        compiled(jax.grad(total))(ones)
 
 
 @types_unchecked
@@ -292,14 +250,15 @@ def test_a_capped_adjoint_in_half_precision_has_failed():
 def test_a_nearly_singular_system_is_called_so_and_not_capped(adjoint):
     """In float32, where less than 1% of v is left in w - J^T w."""
     rates = np.array([0.5, 1.0 - 3e-7], np.float32)
+    ones = np.ones(2, np.float32)
 
-    solve = uj.implicit_root(
+    @uj.implicit_root(
         lambda a, z: (1.0 - rates) * z - a, adjoint=adjoint, on_failure="error"
-    )(lambda a, z0: np.ones(2, np.float32))
-    zeros = np.zeros(2, np.float32)
+    )
+    def solve(a, z0):
+        return ones
 
-    with pytest.raises(
-        fixed_point.ConvergenceError,
-        match=r"nearly singular for its dtype.*wider dtype",
-    ):
-        jax.vjp(lambda a: solve(a, zeros), 1.0 - rates)[1](1.0 + zeros)
+    slope = compiled(jax.grad(lambda a: jnp.sum(solve(a, ones))))
+    words = r"nearly singular for its dtype.*wider dtype"
+    with pytest.raises(jax.errors.JaxRuntimeError, match=words):
+        slope(1.0 - rates)

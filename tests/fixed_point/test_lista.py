@@ -20,10 +20,7 @@ SPARSITY = 0.13
 
 
 def norms(z):
-    leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(z)]
-    return np.sqrt(
-        sum(np.sum(leaf**2, axis=tuple(range(1, leaf.ndim))) for leaf in leaves)
-    )
+    return np.linalg.norm(np.reshape(z, (len(z), -1)), axis=1)
 
 
 def judge_of(step, energy, start):
@@ -36,22 +33,15 @@ def judge_of(step, energy, start):
         return (count < 20_000) & ~jnp.all(jnp.abs(after - before) <= round_off)
 
     follow = lambda pair: (pair[0] + 1, pair[2], step(pair[2]))
-    limit = compiled(
-        lambda z: jax.lax.while_loop(moves, follow, (0, z + jnp.inf, z))[2]
-    )(start)
-
-    @compiled
-    def evaluate(z):
-        return (step(z), energy(z))
-
+    find = lambda z: jax.lax.while_loop(moves, follow, (0, z + jnp.inf, z))[2]
+    evaluate = compiled(lambda z: (step(z), energy(z)))
+    limit = compiled(find)(start)
     size = norms(limit)
-    lowest = np.asarray(evaluate(limit)[1])
+    _, lowest = evaluate(limit)
 
     def is_right(z):
         moved, here = evaluate(z)
-        near = norms(jax.tree.map(lambda a, b: a - b, moved, z)) <= 10.0 * TOL * (
-            1.0 + size
-        )
+        near = norms(moved - z) <= 10.0 * TOL * (1.0 + size)
         return near | (here - lowest <= 1e-2 * np.maximum(1.0, np.abs(lowest)))
 
     return is_right
@@ -68,43 +58,28 @@ def dictionaries(count, dim, atoms, seed=0):
 
 @functools.cache
 def lista_problem(count, dim, atoms):
-    layer, (D, x) = (
-        uj.lista(dim, atoms, sparsity=SPARSITY),
-        dictionaries(count, dim, atoms),
+    layer = uj.lista(dim, atoms, sparsity=SPARSITY)
+    D, x = dictionaries(count, dim, atoms)
+    step, energy = (
+        jax.vmap(lambda D, z, x, f=function: f(ListaParams(D), z, x))
+        for function in (layer.step, layer.energy)
     )
-    step = jax.vmap(lambda D, z, x: layer.step(ListaParams(D), z, x))
-    energy = jax.vmap(lambda D, z, x: layer.energy(ListaParams(D), z, x))
-    return (
-        layer,
-        D,
-        x,
-        judge_of(
-            lambda z: step(D, z, x),
-            lambda z: energy(D, z, x),
-            np.zeros((count, 1, atoms)),
-        ),
+    is_right = judge_of(
+        lambda z: step(D, z, x), lambda z: energy(D, z, x), np.zeros((count, 1, atoms))
     )
+    return layer, D, x, is_right
 
 
-def lista_results(sizes, solver, dtype, max_steps):
+def count_codes(sizes, dtype, find):
+    """Codes that converge, and those that do wrongly, by ``find``: as `equilibrium`."""
     layer, D, x, is_right = lista_problem(*sizes)
 
     def solve(D, x):
-        return uj.equilibrium(
-            layer,
-            ListaParams(D),
-            jnp.zeros((1, sizes[2]), dtype),
-            x,
-            solver=solver,
-            max_steps=max_steps,
-            on_failure="accept",
-        )
+        return find(layer, ListaParams(D), jnp.zeros((1, sizes[2]), dtype), x)
 
     z, info = compiled(jax.vmap(solve))(D.astype(dtype), x.astype(dtype))
     converged = np.ravel(info.converged)
-    return int(converged.sum()), int(
-        (converged & ~np.ravel(is_right(np.asarray(z, np.float64)))).sum()
-    )
+    return converged.sum(), np.sum(converged & ~np.ravel(is_right(z.astype(float))))
 
 
 OTHERS = [name for name in SOLVERS if name not in ("anderson", "accelerated_gradient")]
@@ -125,8 +100,10 @@ LONG += [
     ids=str,
 )
 def test_no_wrong_code_of_an_overcomplete_dictionary_converges(case):
-    *problem, least = case
-    converged, wrong = lista_results(*problem)
+    sizes, solver, dtype, steps, least = case
+    options = {"solver": solver, "max_steps": steps, "on_failure": "accept"}
+    find = functools.partial(uj.equilibrium, **options)
+    converged, wrong = count_codes(sizes, dtype, find)
     assert wrong == 0
     assert converged >= least
 
@@ -136,25 +113,14 @@ def test_no_wrong_code_of_an_overcomplete_dictionary_converges(case):
 @pytest.mark.parametrize("name", uj.DESCENTS)
 def test_no_system_is_called_converged_where_it_is_wrong(name):
     descent, *given = uj.DESCENTS[name].example(jax.random.key(0), (4,))
-    cast = lambda tree, dtype: jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), tree)
-    params, y, x = cast((descent.init(jax.random.key(1)), *given), jnp.float64)
+    cast = lambda tree, dtype: jax.tree.map(lambda leaf: np.asarray(leaf, dtype), tree)
+    params, y, x = cast((descent.init(jax.random.key(1)), *given), np.float64)
     is_right = judge_of(
         lambda z: descent.step(params, z, x), lambda z: descent.energy(params, z, x), y
     )
-    for dtype, max_steps in (
-        (jnp.float32, 2000),
-        (jnp.float32, 200),
-        (jnp.float64, 200),
-    ):
-        options = {"max_steps": max_steps, "on_failure": "accept", "tol": TOL}
-
-        @compiled
-        def solve(params, y, x, o=options):
-            return uj.equilibrium(descent, params, y, x, **o)
-
+    for dtype, steps in ((np.float32, 2000), (np.float32, 200), (np.float64, 200)):
+        options = {"max_steps": steps, "on_failure": "accept", "tol": TOL}
+        solve = compiled(functools.partial(uj.equilibrium, descent, **options))
         z, info = solve(*cast((params, y, x), dtype))
-        assert not np.any(np.ravel(info.converged) & ~is_right(cast(z, jnp.float64))), (
-            dtype,
-            max_steps,
-            info,
-        )
+        wrong = np.ravel(info.converged) & ~is_right(z.astype(float))
+        assert not np.any(wrong), (dtype, steps, info)

@@ -79,15 +79,13 @@ def test_modules_are_params_with_the_gradient_of_an_unroll(gradient):
 @in_float64
 @pytest.mark.parametrize("forward_mode", [False, pytest.param(True, marks=nightly)])
 def test_complex_states_are_solved_and_differentiated(forward_mode):
-    draw = np.random.default_rng(1)
-    A = draw.normal(size=(3, 3)) + 1j * draw.normal(size=(3, 3))
-    A = 0.5 * A / np.linalg.norm(A, 2)
-    b = draw.normal(size=(3,)) + 1j
+    real, imaginary = gaussian(2, 4, 3, seed=1)
+    *A, b = real + 1j * imaginary
+    A = 0.5 * np.array(A) / np.linalg.norm(A, 2)
 
     def step(A, state, b):
-        z = state["z"]
-        real = state["r"]
-        return {"z": A @ z + b, "r": 0.5 * real + jnp.abs(z[0])}
+        after = A @ state["z"] + b
+        return {"z": after, "r": 0.5 * state["r"] + jnp.abs(state["z"][0])}
 
     def loss(A, b):
         start = {"z": jnp.zeros(3, A.dtype), "r": jnp.zeros(())}

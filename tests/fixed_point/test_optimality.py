@@ -3,7 +3,6 @@ and SciPy's results."""
 
 import functools
 import itertools
-import warnings
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,7 @@ from sklearn.linear_model import Lasso
 
 import unroll_jax as uj
 from tests.marks import nightly
-from tests.reference import compiled, jax_array
+from tests.reference import compiled
 from unroll_jax import fixed_point as fp
 from unroll_jax.energies import soft_threshold
 
@@ -45,12 +44,7 @@ def slopes_of_ridge(weight):
 
 
 def by_scipy(weight, w, X, y):
-    def value_and_slope(w):
-        return tuple(
-            np.asarray(part, np.float64)
-            for part in ridge_loss_and_slope(weight, w, X, y)
-        )
-
+    value_and_slope = lambda w: ridge_loss_and_slope(weight, w, X, y)
     options = {"gtol": 1e-10, "ftol": 1e-15}
     return scipy.optimize.minimize(
         value_and_slope, np.asarray(w), jac=True, method="L-BFGS-B", options=options
@@ -86,19 +80,18 @@ def test_forward_mode_gives_tangents_and_second_derivatives():
         )
 
     solve = uj.implicit_argmin(ridge_loss, forward_mode=True, adjoint_tol=1e-12)(closed)
-    functions = (
-        lambda weight: jnp.sum(solve(weight, jnp.zeros(5), X, Y)),
-        lambda weight: jnp.sum(closed(weight)),
-    )
-    results = [[jax.jacfwd(f), jax.grad(f), jax.hessian(f)] for f in functions]
-    got, expected = compiled(
-        lambda weight: [[slope(weight) for slope in slopes] for slopes in results]
-    )(0.1)
-    assert_allclose(got, expected, rtol=1e-8)
+
+    def slopes(find):
+        total = lambda weight: jnp.sum(find(weight, jnp.zeros(5), X, Y))
+        return [way(total) for way in (jax.jacfwd, jax.grad, jax.hessian)]
+
+    pairs = zip(slopes(solve), slopes(closed), strict=True)
+    for got, expected in compiled(lambda w: [(f(w), g(w)) for f, g in pairs])(0.1):
+        assert_allclose(got, expected, rtol=1e-8)
 
 
 def test_roots_of_batches_keep_their_values_and_get_gradients():
-    a = jax_array(np.linspace(-2.0, 3.0, 24).reshape(2, 3, 4))
+    a = np.linspace(-2.0, 3.0, 24).reshape(2, 3, 4)
 
     @uj.implicit_root(
         lambda a, z: 1e-6 * (z**3 + z - a), batch_ndim=2, adjoint_tol=1e-10
@@ -119,6 +112,7 @@ def test_roots_of_batches_keep_their_values_and_get_gradients():
 
 def test_adjoints_by_name_and_value_and_pytrees():
     matrix = np.array([[1.0, 0.2], [0.2, 0.8]])
+    inverse = np.linalg.inv(matrix)
     start = {"u": np.zeros(2), "v": np.zeros(3)}
 
     def optimality(params, z, x):
@@ -126,20 +120,17 @@ def test_adjoints_by_name_and_value_and_pytrees():
 
     def gradient(adjoint, p, x):
         decorate = uj.implicit_root(optimality, adjoint=adjoint, adjoint_tol=1e-10)
-        solve = decorate(
-            lambda params, z0, x: {"u": np.linalg.inv(matrix) @ params, "v": x}
-        )
+        solve = decorate(lambda params, z0, x: {"u": inverse @ params, "v": x})
         total = lambda root: jnp.sum(root["u"]) + jnp.sum(root["v"] ** 2)
         return jax.grad(lambda p, x: total(solve(p, start, x)), (0, 1))(p, x)
 
-    adjoints = ("gmres", fp.conjugate_gradient())
-
     @compiled
     def run(*point):
+        adjoints = ("gmres", fp.conjugate_gradient())
         return [gradient(adjoint, *point) for adjoint in adjoints]
 
     for for_p, for_x in run(np.ones(2), np.arange(3.0)):
-        assert_allclose(for_p, np.linalg.solve(matrix.T, np.ones(2)), rtol=1e-8)
+        assert_allclose(for_p, np.sum(inverse, axis=0), rtol=1e-8)
         assert_allclose(for_x, 2.0 * np.arange(3.0), rtol=1e-8)
 
 
@@ -161,18 +152,15 @@ def test_a_singular_condition_is_reported():
     def gradient(on_failure):
         condition = lambda a, z: a - 1.0 + 0.0 * z
         solve = uj.implicit_root(condition, on_failure=on_failure)(lambda a, z0: z0)
-        one = np.ones(2, np.float32)
-        return jax.vjp(lambda a: solve(a, one), one)[1](one)
+        ones = np.ones(5)
+        return jax.vjp(lambda a: solve(a, ones), ones)[1](ones)
 
-    with pytest.warns(
-        fp.ConvergenceWarning, match="derivative in z may be singular at the solution"
-    ):
+    words = "derivative in z may be singular at the solution"
+    with pytest.warns(fp.ConvergenceWarning, match=words):
         gradient("warn")
     with pytest.raises(fp.ConvergenceError, match="1 of 1 examples failed"):
         gradient("error")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        gradient("accept")
+    gradient("accept")  # warnings are errors here
 
 
 def squares(params, z, x):
@@ -207,22 +195,13 @@ def test_the_lasso_and_its_gradient_are_those_of_scikit_learn(solver):
     layer = uj.prox_gradient(squares, shrink, step_size=by_data, penalty=penalty)
 
     def size(weight):
-        z, _ = uj.equilibrium(
-            layer,
-            weight,
-            jnp.zeros(5),
-            (X, Y),
-            solver=solver,
-            tol=1e-10,
-            max_steps=2000,
-        )
+        options = {"solver": solver, "tol": 1e-10, "max_steps": 2000}
+        z, _ = uj.equilibrium(layer, weight, jnp.zeros(5), (X, Y), **options)
         return jnp.sum(z**2), z
 
     slope, z = compiled(jax.grad(size, has_aux=True))(0.1)
     assert_allclose(z, by_sklearn(0.1, None, (X, Y)), atol=1e-8)
-    above, below = (
-        np.sum(by_sklearn(0.1 + e, None, (X, Y)) ** 2) for e in (1e-4, -1e-4)
-    )
+    above, below = (np.sum(by_sklearn(w, None, (X, Y)) ** 2) for w in (0.1001, 0.0999))
     assert_allclose(slope, (above - below) / 2e-4, rtol=1e-5)
     wrapped = uj.implicit_argmin(squares, prox=shrink, step_size=0.5)(by_sklearn)
     z, pull = jax.vjp(lambda w: wrapped(w, np.zeros(5), (X, Y)), 0.1)
@@ -230,8 +209,7 @@ def test_the_lasso_and_its_gradient_are_those_of_scikit_learn(solver):
 
 
 def test_pairs_by_name_batches_and_the_energy_of_a_step():
-    z0 = jax_array(DRAW.normal(size=(2, 3, 4)))
-    x = jax_array(DRAW.normal(size=(2, 3, 4)))
+    z0, x = DRAW.normal(size=(2, 2, 3, 4))
     layer = uj.prox_gradient(
         lambda p, z, x: 0.5 * jnp.sum((z - x) ** 2, (-2, -1)),
         "soft_threshold",
@@ -241,16 +219,14 @@ def test_pairs_by_name_batches_and_the_energy_of_a_step():
     @compiled
     def run(z0, x):
         z, info = uj.equilibrium(layer, None, z0, x, tol=1e-10)
-        energies = (
-            layer.energy(None, layer.step(None, z0, x), x),
-            layer.energy(None, z0, x),
-        )
-        return z, info.converged, soft_threshold(1.0).prox(x, 1.0), energies
+        after = layer.step(None, z0, x)
+        energies = [layer.energy(None, each, x) for each in (after, z0)]
+        return z, info.converged, energies
 
-    z, converged, expected, (after, before) = run(z0, x)
+    z, converged, (after, before) = run(z0, x)
     assert converged.shape == (2,)
-    assert_allclose(z, expected, atol=1e-9)
-    assert np.all(np.asarray(after) < before)
+    assert_allclose(z, np.sign(x) * np.maximum(np.abs(x) - 1.0, 0.0), atol=1e-9)
+    assert np.all(after < before)
 
 
 MATRIX = np.array([[2.0, 0.5], [-0.3, 1.0]], np.float32)
@@ -265,43 +241,46 @@ CONDITIONS = {
 }
 
 
-def total(name, p, scale=1.0, **options):
+def total(p, name, scale=1.0, **options):
     """The sum of the solution, of a condition that is multiplied by a number."""
     A, condition = CONDITIONS[name]
     wrap = getattr(uj, name)(lambda p, z: scale * condition(A, p, z), **options)
-    solve = wrap(lambda p, z0: np.linalg.inv(A) @ p)
-    return jnp.sum(solve(p, jnp.zeros_like(p)))
+    return jnp.sum(wrap(lambda p, z0: np.linalg.inv(A) @ p)(p, jnp.zeros_like(p)))
 
 
-@pytest.mark.parametrize("forward_mode", [False, True])
-@pytest.mark.parametrize("name", CONDITIONS)
-def test_gradients_have_every_digit_at_any_scale_of_the_condition(name, forward_mode):
+def test_gradients_have_every_digit_at_any_scale_of_the_condition():
     """In float32. The warning of a failed linear solve is an error here."""
 
-    @compiled
-    def run(p, scales):
-        def slope(scale):
-            return jax.grad(total, 1)(
-                name, p, scale, forward_mode=forward_mode, adjoint_tol=1e-6
-            )
-
-        return jax.lax.map(slope, scales)
+    def slopes(p, scale):
+        options = {"scale": scale, "adjoint_tol": 1e-6}
+        return {
+            (name, mode): jax.grad(total)(p, name, forward_mode=mode, **options)
+            for name in CONDITIONS
+            for mode in (False, True)
+        }
 
     ones = np.ones(2, np.float32)
-    matrix = CONDITIONS[name][0].T.astype(np.float64)
-    for slope in np.asarray(run(ones, SCALES)):
-        assert_allclose(slope, np.linalg.solve(matrix, ones), rtol=3e-6)
+    run = compiled(lambda scales: jax.lax.map(lambda s: slopes(ones, s), scales))
+    for (name, mode), rows in run(SCALES).items():
+        matrix = CONDITIONS[name][0].T.astype(np.float64)
+        for slope in rows:
+            expected = np.linalg.solve(matrix, ones)
+            assert_allclose(slope, expected, rtol=3e-6, err_msg=f"{name}, {mode}")
 
 
-@pytest.mark.parametrize("scale", [1.0, 1e-6])
-def test_an_asymmetric_derivative_is_found_at_any_scale(scale):
-    condition = lambda a, z: jnp.float32(scale) * (MATRIX @ z - a)
-    solve = uj.implicit_root(
-        condition, adjoint="conjugate_gradient", on_failure="error"
-    )(lambda a, z0: np.linalg.inv(MATRIX) @ a)
+def test_an_asymmetric_derivative_is_found_at_any_scale():
+    @uj.implicit_root(
+        lambda a, z, scale: scale * (MATRIX @ z - a),
+        adjoint="conjugate_gradient",
+        on_failure="error",
+    )
+    def solve(a, z0, scale):
+        return np.linalg.inv(MATRIX) @ a
+
     a = np.ones(2, np.float32)
-    with pytest.raises(fp.ConvergenceError, match="not symmetric"):
-        jax.vjp(lambda a: solve(a, a), a)[1](a)
+    for scale in map(np.float32, (1.0, 1e-6)):
+        with pytest.raises(fp.ConvergenceError, match="not symmetric"):
+            jax.vjp(lambda a: solve(a, a, scale), a)[1](a)  # noqa: B023
 
 
 def shrink_half(weight, z, size):
@@ -351,28 +330,29 @@ def test_results_that_are_no_solutions_are_reported_as_asked(case):
 
 
 def test_a_result_that_is_no_solution_is_an_error_outside_of_jit():
-    wrap, solver, (first, start) = FAR["its start"]
-    solve = wrap(on_failure="error")(solver)
+    solve = uj.implicit_argmin(ridge_loss, adjoint_tol=1e-10, on_failure="error")(
+        lambda weight, z0, X, y: z0
+    )
     with pytest.raises(fp.ConvergenceError, match="and their derivatives are wrong"):
-        jax.grad(solve)(first, start)
+        jax.vjp(lambda weight: solve(weight, np.zeros(5), X, Y), 0.1)
 
 
 def test_solutions_pass_from_any_start_and_of_any_size():
     """Solutions at 0, but for round-off, and starts at the solution or far from it."""
-    cases = itertools.product((1e-25, 1.0, 1e25), (0.0, 1e-9, 1.0), (1.0, 2.0))
 
     @uj.implicit_root(lambda a, z: z - a, on_failure="error")
     def nearly(a, z0):
         return a + 1e-12 * z0
 
-    for scale, value, start in cases:
-        a, z0 = (np.array([scale * size]) for size in (value, start))
-        assert_allclose(nearly(a, z0), a, atol=1e-9 * scale)
+    scales = 1e-25, 1.0, 1e25
+    for scale, value, start in itertools.product(scales, (0.0, 1e-9, 1.0), (1.0, 2.0)):
+        a = np.array(scale * value)
+        assert_allclose(nearly(a, scale * start), a, atol=1e-9 * scale)
 
 
 @pytest.mark.parametrize("name", CONDITIONS)
 def test_errors_of_derivatives_name_the_function_called(name):
-    f = functools.partial(total, name)
+    f = functools.partial(total, name=name)
     p = np.ones(2, np.float32)
     for transform in (lambda p: jax.jvp(f, (p,), (p,)), jax.hessian(f)):
         with pytest.raises(TypeError, match=f"^{name} supports .*forward_mode") as info:
@@ -380,48 +360,33 @@ def test_errors_of_derivatives_name_the_function_called(name):
         assert "unrolled" not in str(info.value)
 
 
-@pytest.mark.parametrize("place", ["optimality", "objective", "the solver"])
-def test_names_in_the_order_of_jaxopt_are_an_error(place):
+def test_names_in_the_order_of_jaxopt_are_an_error():
     swapped = lambda z, params: z - params
     calls = {
         "optimality": lambda: uj.implicit_root(swapped),
         "objective": lambda: uj.implicit_argmin(swapped),
         "the solver": lambda: uj.implicit_root(lambda p, z: z - p)(swapped),
     }
-    with pytest.raises(
-        TypeError, match=rf"^{place} must take \(params, z, ...\), got \(z, params\)"
-    ):
-        calls[place]()
+    for place, call in calls.items():
+        words = rf"^{place} must take \(params, z, ...\), got \(z, params\)"
+        with pytest.raises(TypeError, match=words):
+            call()
 
 
-OF_JAXOPT = {  # a condition of other names in jaxopt's order, a solver, params
-    "a root of scalars": (lambda x, a: x**3 - a, lambda a, z0: np.cbrt(a), FOUR),
-    "a root of arrays": (
-        lambda x, a: x - jnp.sum(a),
-        lambda a, z0: np.full(5, 3.0),
-        np.ones(3),
-    ),
-    "a minimiser of scalars": (
-        lambda x, w: (x - 2.0) ** 2 + w * x**2,
-        lambda w, z0: 2.0 / (1.0 + w),
-        FOUR,
-    ),
-    "a minimiser of arrays": (
-        lambda x, w: jnp.sum((x - 2.0) ** 2) + w * x @ x,
-        lambda w, z0: np.full(5, 0.4),
-        FOUR,
+# Solvers of conditions in jaxopt's order, with other names. Of scalars either order fits,
+# of arrays one.
+OF_JAXOPT = {
+    "optimality": uj.implicit_root(lambda x, a: x**3 - a)(lambda a, z0: np.cbrt(a)),
+    "objective": uj.implicit_argmin(lambda x, w: jnp.sum((x - 2.0) ** 2) + w * x @ x)(
+        lambda w, z0: np.full(5, 0.4)
     ),
 }
 
 
-@pytest.mark.parametrize("case", OF_JAXOPT)
-def test_values_in_the_order_of_jaxopt_are_an_error(case):
-    condition, solver, params = OF_JAXOPT[case]
-    is_root = "root" in case
-    solve = (uj.implicit_root if is_root else uj.implicit_argmin)(condition)(solver)
-    what = "optimality" if is_root else "objective"
+@pytest.mark.parametrize("what", OF_JAXOPT)
+def test_values_in_the_order_of_jaxopt_are_an_error(what):
     with pytest.raises(TypeError, match=rf"^{what} must take \(params, z, ...\), but"):
-        solve(params, 1.0)
+        OF_JAXOPT[what](FOUR, 1.0)
 
 
 def test_a_mistake_in_either_order_is_raised_as_it_is():

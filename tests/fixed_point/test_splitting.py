@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from tests.energies.opteq_reference import conv_matrix
 from tests.fixed_point.problems import relative_error
 from tests.marks import in_float64, nightly
-from tests.reference import compiled, gaussian, jax_array
+from tests.reference import compiled, gaussian
 from unroll_jax import fixed_point as fp
 from unroll_jax.fixed_point import monotone
 
@@ -25,16 +25,17 @@ OPTIONS = {"tol": 1e-11, "max_steps": 5000, "on_failure": "error"}
 def params_of(kind, seed=0):
     """Random A and B, more skew than not: plain iteration of sigma(W z + x) would
     not converge."""
-    draw = np.random.default_rng(seed)
     shape = (6, 6) if kind == "dense" else (3, 3, 2, 2)
-    A, B = (jax_array(draw.normal(size=shape)) for _ in range(2))
-    return fp.MonotoneParams(A, B, jnp.asarray(1.3), jnp.asarray(2.5))
+    return fp.MonotoneParams(
+        *gaussian(2, *shape, seed=seed), np.float64(1.3), np.float64(2.5)
+    )
 
 
 def matrix_of(params):
+    A, B, *scales = map(np.asarray, params)
     A, B = (
-        float(scale) * np.asarray(raw) / np.linalg.norm(np.asarray(raw).ravel())
-        for raw, scale in ((params.A, params.A_scale), (params.B, params.B_scale))
+        scale * raw / np.linalg.norm(np.ravel(raw))
+        for raw, scale in zip((A, B), scales, strict=True)
     )
     if A.ndim == 4:
         A, B = (conv_matrix(kernel, IMAGE, wraps=True) for kernel in (A, B))
@@ -49,7 +50,7 @@ def weight_of(params):
 
 def inputs_for(kind, *batch, seed=1):
     shape = (6,) if kind == "dense" else (*IMAGE, 2)
-    return jax_array(gaussian(*batch, *shape, seed=seed))
+    return gaussian(*batch, *shape, seed=seed)
 
 
 def solve_by_scipy(W, x, sigma):
@@ -75,15 +76,12 @@ def test_the_weight_is_the_stated_matrix_with_its_margin(
         )
 
     matrix = matrix_of(params)
-    flat = np.asarray(z).reshape(2, -1)
-    image, solved = (np.asarray(leaf).reshape(2, -1) for leaf in products(params, z))
+    one = np.eye(len(matrix))
+    flat, image, solved = (leaf.reshape(2, -1) for leaf in (z, *products(params, z)))
     assert_allclose(image, flat @ matrix.T, atol=1e-12)
-    assert (
-        np.linalg.eigvalsh(np.eye(len(matrix)) - (matrix + matrix.T) / 2)[0]
-        >= MARGIN - 1e-12
-    )
+    assert np.linalg.eigvalsh(one - (matrix + matrix.T) / 2)[0] >= MARGIN - 1e-12
     assert np.linalg.norm(matrix - matrix.T) > 1.0
-    inverse = np.linalg.inv(np.eye(len(matrix)) + 0.6 * (np.eye(len(matrix)) - matrix))
+    inverse = np.linalg.inv(one + 0.6 * (one - matrix))
     assert_allclose(solved, flat @ inverse.T, atol=1e-12)
 
 
@@ -121,9 +119,7 @@ def test_the_splitting_finds_the_equilibrium_that_scipy_finds(kind):
     ):
         assert (z.dtype, steps.shape) == (dtype, (2,))
         assert np.all(converged)
-        expected = [
-            solve_by_scipy(matrix, np.ravel(row), SIGMA[name]) for row in np.asarray(x)
-        ]
+        expected = [solve_by_scipy(matrix, np.ravel(row), SIGMA[name]) for row in x]
         assert_allclose(np.reshape(z, (2, -1)), expected, atol=tolerance, err_msg=name)
 
 
@@ -146,28 +142,24 @@ def test_gradients_are_those_of_an_unroll(kind):
 
         return jax.lax.scan(step, jnp.zeros_like(x), length=1500)[0]
 
-    finders = (
-        unrolled,
-        lambda params, x: fp.monotone_equilibrium(weight_of(params), x, **OPTIONS)[0],
-    )
-    losses = [
-        lambda params, x, find=find: jnp.sum(jnp.sin(find(params, x)))
-        for find in finders
-    ]
-    expected, actual = compiled(
-        lambda params, x: [jax.grad(loss, (0, 1))(params, x) for loss in losses]
-    )(params, x)
-    assert relative_error(actual, expected) < 1e-7
+    def split(params, x):
+        return fp.monotone_equilibrium(weight_of(params), x, **OPTIONS)[0]
+
+    def slopes(find):
+        return jax.grad(lambda *given: jnp.sum(jnp.sin(find(*given))), (0, 1))
+
+    both = compiled(lambda *given: (slopes(split)(*given), slopes(unrolled)(*given)))
+    assert relative_error(*both(params, x)) < 1e-7
 
 
 def test_weights_of_zero_have_a_finite_gradient():
-    params = jax.eval_shape(lambda: fp.monotone_init(jax.random.key(0), 3))
-    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), params)
-    W, gradient = compiled(
-        lambda p: (
-            fp.monotone_weight(p),
-            jax.grad(lambda p: fp.monotone_weight(p).sum())(p),
-        )
-    )(params)
+    shapes = jax.eval_shape(lambda: fp.monotone_init(jax.random.key(0), 3))
+    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+
+    def total(params):
+        W = fp.monotone_weight(params)
+        return jnp.sum(W), W
+
+    gradient, W = compiled(jax.grad(total, has_aux=True))(params)
     assert_array_equal(W, 0.0)
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+    assert all(np.isfinite(leaf).all() for leaf in gradient)

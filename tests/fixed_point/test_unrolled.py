@@ -26,6 +26,11 @@ PROBLEMS = {
 }
 
 
+def test_every_solver_that_can_be_differentiated_is_unrolled():
+    """Averaging is in test_averaging."""
+    assert {*PROBLEMS, "averaged"} == {*fp.SOLVERS}
+
+
 def implicit_gradient(step, A):
     """The fixed points z, and the gradient of sum(sin(z)) in x, by NumPy."""
     z = np.zeros_like(X)
