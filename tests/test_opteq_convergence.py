@@ -63,6 +63,7 @@ def follow(case, A, q, counts, **exponents):
     errors = [np.linalg.norm(z - least) for z in iterates]
     rates = np.diff(np.log(errors)) / np.diff(np.log(counts))
     picard = iterate(layer, params, start, "picard", 1000)
+    assert_allclose(compiled(layer.step)(params, picard), picard, atol=1e-9)
     # Without S the iterations end where they began, seen along the free directions.
     assert_allclose(free @ picard, free @ start, atol=1e-9)
     return errors[-1], rates, np.linalg.norm(picard - least)

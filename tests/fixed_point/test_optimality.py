@@ -354,9 +354,11 @@ def test_solutions_pass_from_any_start_and_of_any_size():
 def test_errors_of_derivatives_name_the_function_called(name):
     f = functools.partial(total, name=name)
     p = np.ones(2, np.float32)
-    for transform in (lambda p: jax.jvp(f, (p,), (p,)), jax.hessian(f)):
+    tangent = lambda p: jax.jvp(f, (p,), (p,))
+    # eager, and compiled
+    for call in (tangent, compiled(tangent), compiled(jax.hessian(f))):
         with pytest.raises(TypeError, match=f"^{name} supports .*forward_mode") as info:
-            compiled(transform)(p)
+            call(p)
         assert "unrolled" not in str(info.value)
 
 
@@ -376,17 +378,31 @@ def test_names_in_the_order_of_jaxopt_are_an_error():
 # Solvers of conditions in jaxopt's order, with other names. Of scalars either order fits,
 # of arrays one.
 OF_JAXOPT = {
-    "optimality": uj.implicit_root(lambda x, a: x**3 - a)(lambda a, z0: np.cbrt(a)),
-    "objective": uj.implicit_argmin(lambda x, w: jnp.sum((x - 2.0) ** 2) + w * x @ x)(
-        lambda w, z0: np.full(5, 0.4)
+    "a root of scalars": uj.implicit_root(lambda x, a: x**3 - a)(
+        lambda a, z0: jnp.cbrt(a)
     ),
+    "a root of arrays": uj.implicit_root(lambda x, a: x - jnp.sum(a))(
+        lambda a, z0: a * np.ones(5)
+    ),
+    "a minimiser of scalars": uj.implicit_argmin(lambda x, w: (1.0 + w) * x**2 - x)(
+        lambda w, z0: 0.5 / (1.0 + w)
+    ),
+    "a minimiser of arrays": uj.implicit_argmin(
+        lambda x, w: jnp.sum((x - 2.0) ** 2) + w * x @ x
+    )(lambda w, z0: 2.0 / (1.0 + w) * np.ones(5)),
 }
 
 
-@pytest.mark.parametrize("what", OF_JAXOPT)
-def test_values_in_the_order_of_jaxopt_are_an_error(what):
-    with pytest.raises(TypeError, match=rf"^{what} must take \(params, z, ...\), but"):
-        OF_JAXOPT[what](FOUR, 1.0)
+@pytest.mark.parametrize("case", OF_JAXOPT)
+def test_values_in_the_order_of_jaxopt_are_an_error(case):
+    solve = OF_JAXOPT[case]
+    what = "optimality" if "root" in case else "objective"
+    slope = jax.grad(lambda params: jnp.sum(solve(params, 1.0)))
+    for call in (lambda: solve(FOUR, 1.0), lambda: slope(FOUR)):
+        with pytest.raises(
+            TypeError, match=rf"^{what} must take \(params, z, ...\), but"
+        ):
+            call()
 
 
 def test_a_mistake_in_either_order_is_raised_as_it_is():
