@@ -171,16 +171,22 @@ def test_losses_of_zero_give_numbers_and_broken_ones_nan():
         for form, of_samples in cases:
             options = {"form": form, "of_samples": of_samples}
             violation = lambda f, o=options: uj.descent_constraints(0.5, **o)(f)[0]
-            results[form, of_samples] = jax.vmap(jax.value_and_grad(violation))(losses)
+            named = uj.descent_constraints(0.5, num_layers=1, **options)
+            by_name = lambda f, c=named: batch_violations(c, f, None)[0]["layer 1"]
+            results[form, of_samples] = (
+                *jax.vmap(jax.value_and_grad(violation))(losses),
+                jax.vmap(by_name)(losses),
+            )
         return results
 
-    for case, (values, slopes) in run(np.float32(losses)).items():
+    for case, (values, slopes, by_name) in run(np.float32(losses)).items():
         assert np.all(np.isfinite(values[:5])), case
         assert np.all(np.isfinite(slopes[:5])), case
         assert values[0] < 0.0 < values[4], case
         # a loss of 0 leaves no share to remove
         assert_array_equal(values[1:4], 0.0)
         assert np.all(np.isnan(values[5:])), case
+        assert np.all(np.isnan(by_name[5:])), case
 
 
 def test_only_differences_reward_a_larger_loss():
@@ -251,6 +257,7 @@ def test_a_report_is_in_units_of_the_losses(form):
         ([4.0, 2.125], {"tolerance": 0.0625}, "met"),
         ([4.0, 1.4], {}, "met, wound up"),  # 30%
         ([4.0, np.nan], {}, "not finite"),
+        ([np.nan, 2.0], {}, "not finite"),
         ([4.0, 2.0], {"gradient": np.ones(2)}, "met, not stationary"),
     ],
 )
