@@ -209,6 +209,12 @@ def gaussian(*shape, seed=0):
     return np.random.default_rng(seed).normal(size=shape)
 
 
+def gaussian_like(tree, *, scale=1.0, seed=0):
+    """A tree of normal numbers with the shapes of another."""
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda leaf: scale * rng.normal(size=leaf.shape), tree)
+
+
 def jax_array(values, dtype=None):
     """An array of JAX without a program; `jnp.asarray` compiles one for each shape."""
     return jax.device_put(np.asarray(values, dtype))

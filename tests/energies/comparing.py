@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from numpy.testing import assert_allclose
 
-from tests.reference import compiled
+from tests.reference import compiled, gaussian_like
 from unroll_jax import DESCENTS
 from unroll_jax.descent import Descent
 
@@ -40,6 +40,8 @@ def assert_equal(
         ]
 
     for (name, case), (energy, stepped) in zip(cases.items(), run(points), strict=True):
+        assert energy.shape == np.shape(case.energy), name
+        assert stepped.shape == np.shape(case.y), name
         assert_allclose(energy, case.energy, rtol=rtol, err_msg=f"{name}: energy")
         assert_allclose(
             stepped, case.step, rtol=rtol, atol=atol, err_msg=f"{name}: step"
@@ -51,9 +53,8 @@ def assert_derivative(
 ) -> None:
     """The derivative of a function of a tree, in reverse mode and along one
     direction, is the central difference."""
-    rng = np.random.default_rng(3)
     h = 1e-6
-    direction = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), point)
+    direction = gaussian_like(point, seed=3)
     at = lambda t: value(jax.tree.map(lambda leaf, d: leaf + t * d, point, direction))
     along = compiled(jax.value_and_grad(at))
     assert_allclose(

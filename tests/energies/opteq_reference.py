@@ -1,4 +1,4 @@
-"""OptEq in float64 NumPy, written from Xie et al. (2021): one vector at a time,
+"""OptEq in float64 NumPy, written from Xie et al. (2021): rows of flat states,
 convolutions as matrices, no JAX."""
 
 import numpy as np
@@ -39,9 +39,10 @@ def conv_matrix(kernel, image, *, wraps=False):
 
 def step(z, W, U, b, x, *, activation="relu", skip=1.0):
     """Eq. 5: a W^T sigma(W z + U x + b) + (1 - a) z."""
-    return skip * W.T @ SIGMA[activation](W @ z + U @ x + b) + (1.0 - skip) * z
+    return skip * SIGMA[activation](z @ W.T + x @ U.T + b) @ W + (1.0 - skip) * z
 
 
 def energy(z, W, U, b, x, *, activation="relu"):
     """|z|^2 / 2 - 1^T s(W z + U x + b)."""
-    return 0.5 * z @ z - np.sum(ANTIDERIVATIVE[activation](W @ z + U @ x + b))
+    hidden = ANTIDERIVATIVE[activation](z @ W.T + x @ U.T + b)
+    return 0.5 * np.sum(z**2, axis=-1) - np.sum(hidden, axis=-1)

@@ -1,5 +1,5 @@
-"""Steps on convex potentials in float64 NumPy, written from Araujo et al. (2023), one
-vector at a time; convolutions as matrices."""
+"""Steps on convex potentials in float64 NumPy, written from Araujo et al. (2023), of
+rows of flat states; convolutions as matrices."""
 
 import numpy as np
 
@@ -37,8 +37,8 @@ def matrix_and_scaling(W, log_q, image):
 
 
 def potential(z, W, scaling, b, *, activation="relu"):
-    return np.sum(ANTIDERIVATIVE[activation](W @ z + b) / scaling)
+    return np.sum(ANTIDERIVATIVE[activation](z @ W.T + b) / scaling, axis=-1)
 
 
 def gradient(z, W, scaling, b, *, activation="relu"):
-    return W.T @ (SIGMA[activation](W @ z + b) / scaling)
+    return SIGMA[activation](z @ W.T + b) / scaling @ W

@@ -46,15 +46,15 @@ def test_equilibria_and_their_gradients_are_those_of_numpy(kind):
     assert np.all(converged)
     W, scaling = reference.matrix_and_scaling(params.W, params.log_q, IMAGE)
     b = np.tile(params.b, len(W) // len(params.b))
-    for one, state, pull, slope in zip(np.asarray(x), z, weight, gradient, strict=True):
-        signal = np.ravel(one)
-        expected = np.zeros(one.size)
-        for _ in range(100):
-            expected = 0.4 * reference.gradient(
-                expected + signal, W, scaling, b, activation="tanh"
-            )
-        assert_allclose(np.ravel(state), expected, atol=1e-9)
-        slopes = 1.0 - np.tanh(W @ (expected + signal) + b) ** 2
-        H = W.T @ np.diag(slopes / scaling) @ W
-        by_x = np.linalg.solve(np.eye(len(H)) - 0.4 * H, 0.4 * H)
+    signals = np.asarray(x).reshape(3, -1)
+    expected = np.zeros_like(signals)
+    for _ in range(100):
+        expected = 0.4 * reference.gradient(
+            expected + signals, W, scaling, b, activation="tanh"
+        )
+    assert_allclose(z.reshape(3, -1), expected, atol=1e-9)
+    slopes = (1.0 - np.tanh((expected + signals) @ W.T + b) ** 2) / scaling
+    for row, pull, slope in zip(slopes, weight, gradient, strict=True):
+        H = 0.4 * W.T @ np.diag(row) @ W
+        by_x = np.linalg.solve(np.eye(len(H)) - H, H)
         assert_allclose(np.ravel(slope), np.ravel(pull) @ by_x, atol=1e-7)

@@ -1,15 +1,15 @@
 """Steps on convex potentials against the published formula in float64 NumPy, and the
 scaling that bounds their weights."""
 
-import itertools
-
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_array_equal
 
 from tests.energies import potential_reference as reference
+from tests.energies.comparing import Case, assert_equal
 from tests.energies.opteq_reference import conv_matrix
 from tests.marks import in_float64
 from tests.reference import compiled, jax_array
@@ -26,6 +26,11 @@ pytestmark = in_float64
 DIM = 4
 WIDTH = 6
 IMAGE = (5, 4)
+# The factory, and the shapes of weights, states and hidden units.
+KINDS = {
+    "dense": (convex_potential, (WIDTH, DIM), (DIM,), WIDTH),
+    "conv": (convex_potential_conv, (3, 3, 2, 5), (*IMAGE, 2), 5),
+}
 CASES = [("dense", name, 2.0, (2, 3)) for name in MONOTONES]
 CASES += [
     ("conv", "relu", 2.0, (2,)),
@@ -34,66 +39,27 @@ CASES += [
 ]
 
 
-def drawn(kind, batch=(), seed=0, **options):
+def drawn(kind, batch=(), **options):
     """A layer, its parameters and states."""
-    rng = np.random.default_rng(seed)
-    shape = (WIDTH, DIM)
-    event = (DIM,)
-    width = WIDTH
-    if kind == "conv":
-        shape = (3, 3, 2, 5)
-        event = (*IMAGE, 2)
-        width = 5
-    W = rng.normal(size=shape)
-    b = rng.normal(size=width)
-    log_q = rng.normal(size=width)
-    make, sizes = (
-        (convex_potential, (DIM, WIDTH))
-        if kind == "dense"
-        else (convex_potential_conv, (2, 5))
-    )
-    params = ConvexPotentialParams(*map(jnp.asarray, (W, b, log_q)))
-    return (
-        make(*sizes, **options),
-        params,
-        jax_array(rng.normal(size=(*batch, *event))),
-    )
+    make, shape, event, width = KINDS[kind]
+    rng = np.random.default_rng(0)
+    weights = (jax_array(rng.normal(size=each)) for each in (shape, width, width))
+    z = jax_array(rng.normal(size=(*batch, *event)))
+    return make(event[-1], width, **options), ConvexPotentialParams(*weights), z
 
 
 def test_step_and_energy_equal_the_published_formula():
-    made = [
-        drawn(kind, batch, activation=name, step_size=a)
-        for kind, name, a, batch in CASES
-    ]
-    points = [case[1:] for case in made]
-
-    @compiled
-    def run(points):
-        return [
-            (layer.step(*point), layer.energy(*point))
-            for (layer, *_), point in zip(made, points, strict=True)
-        ]
-
-    for case, (params, z), (stepped, energy) in zip(
-        CASES, points, run(points), strict=True
-    ):
-        _, name, a, batch = case
+    cases = {}
+    for case in CASES:
+        kind, name, size, batch = case
+        layer, params, z = drawn(kind, batch, activation=name, step_size=size)
         W, scaling = reference.matrix_and_scaling(params.W, params.log_q, IMAGE)
-        b = np.tile(params.b, len(W) // len(params.b))
-        assert stepped.shape == z.shape
-        assert energy.shape == batch
-        for place in itertools.product(*map(range, batch)):
-            one = np.ravel(z[place])
-            slope = reference.gradient(one, W, scaling, b, activation=name)
-            assert_allclose(
-                np.ravel(stepped[place]),
-                one - a * slope,
-                rtol=1e-11,
-                atol=1e-12,
-                err_msg=str(case),
-            )
-            value = reference.potential(one, W, scaling, b, activation=name)
-            assert_allclose(energy[place], value, rtol=1e-11, err_msg=str(case))
+        rows = np.asarray(z).reshape(*batch, -1)
+        given = rows, W, scaling, np.tile(params.b, len(W) // len(params.b))
+        energy = reference.potential(*given, activation=name)
+        step = rows - size * reference.gradient(*given, activation=name)
+        cases[case] = Case(layer, params, z, None, energy, step.reshape(z.shape))
+    assert_equal(cases, rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("scaling", ["gershgorin", "norm"])
@@ -139,9 +105,7 @@ def test_the_float32_scaling_bounds_weights_of_every_size():
         ]
     ).astype(np.float32)
     log_q = rng.uniform(0.0, 200.0, (62, 1)) * rng.uniform(size=(62, 8))
-    params = ConvexPotentialParams(
-        jnp.asarray(W), jnp.zeros((62, 8), jnp.float32), jnp.asarray(log_q, jnp.float32)
-    )
+    params = ConvexPotentialParams(W, 0.0 * W[:, 0], log_q.astype(np.float32))
     T = np.asarray(compiled(jax.vmap(potential_scaling))(params), np.float64)
     assert np.all(np.isfinite(T))
     assert np.all(T[13:31] > 0.0)
@@ -152,28 +116,28 @@ def test_the_float32_scaling_bounds_weights_of_every_size():
 
 def test_units_without_weights_have_no_effect_and_finite_gradients():
     layer, params, z = drawn("dense", (3,))
+    small = convex_potential(DIM, 4)
     rest = np.array([0, 2, 3, 5])
-    W = np.zeros(params.W.shape)
-    W[rest] = np.asarray(params.W)[rest]
-    dead = params._replace(W=jax_array(W))
+    has_weights = np.isin(np.arange(WIDTH), rest)
+    dead = params._replace(W=jax_array(np.asarray(params.W) * has_weights[:, None]))
     fewer = jax.tree.map(lambda leaf: jax_array(np.asarray(leaf)[rest]), dead)
 
-    def value(params):
-        return jnp.sum(layer.step(params, z) ** 2)
+    @compiled
+    def run(dead, fewer, none):
+        def value(params):
+            stepped = layer.step(params, z)
+            return jnp.sum(stepped**2), (stepped, layer.energy(params, z))
 
-    small = convex_potential(DIM, 4)
-    stepped, expected, gradient, still = compiled(
-        lambda params, fewer, none: (
-            (layer.step(params, z), layer.energy(params, z)),
-            (small.step(fewer, z), small.energy(fewer, z)),
-            jax.grad(value)(params),
-            (layer.step(none, z), jax.grad(value)(none)),
-        )
-    )(dead, fewer, jax.tree.map(jnp.zeros_like, params))
-    for one, other in zip(stepped, expected, strict=True):
-        assert_allclose(one, other, rtol=1e-12)
+        of_small = small.step(fewer, z), small.energy(fewer, z)
+        slope = jax.grad(value, has_aux=True)
+        return slope(dead), of_small, slope(none)
+
+    (of_dead, values), expected, (of_none, still) = run(
+        dead, fewer, jax.tree.map(np.zeros_like, params)
+    )
+    chex.assert_trees_all_close(values, expected, rtol=1e-12)
     assert_array_equal(still[0], z)
-    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves((gradient, still)))
+    chex.assert_tree_all_finite((of_dead, of_none))
 
 
 def test_weights_out_of_range_give_nan():

@@ -77,18 +77,25 @@ def test_two_asymmetric_layers_are_two_steps_of_one_symmetric_layer(form, phi):
         assert_array_equal(wide.params.W_f, np.asarray(wide.params.W_f).T)
 
 
-@pytest.mark.parametrize("depth", [1, 10])
-def test_networks_of_any_depth_and_widths_are_simulated(depth):
+@pytest.mark.parametrize(
+    ("depth", "dtype", "rtol", "atol"),
+    [
+        (1, np.float64, 1e-12, 1e-12),
+        (10, np.float64, 1e-12, 1e-12),
+        (5, np.float32, 1e-5, 2e-6),
+    ],
+)
+def test_networks_of_any_depth_and_widths_are_simulated(depth, dtype, rtol, atol):
     rng = np.random.default_rng(depth)
     layers = network(rng, rng.integers(2, 5, size=depth + 1))
-    y = 6.0 * rng.uniform(size=(N, layers[0].W.shape[0]))
-    [(wide, states, actual)] = simulate(layers, y, dtype=jnp.float64)
+    y = (6.0 * rng.uniform(size=(N, layers[0].W.shape[0]))).astype(dtype)
+    [(wide, states, actual)] = simulate(layers, y, dtype=jnp.dtype(dtype))
     expected = reference_output(layers, y)
-    assert_allclose(actual, expected, rtol=1e-12, atol=1e-12 * np.max(np.abs(expected)))
-    assert states[0].shape == (
-        N,
-        sum(W.shape[0] for _, W in layers) + layers[-1].W.shape[1],
-    )
+    size = np.max(np.abs(expected))
+    assert_allclose(actual, expected, rtol=rtol, atol=atol * size)
+    assert states.dtype == dtype
+    widths = [*(len(W) for _, W in layers), layers[-1].W.shape[1]]
+    assert states[0].shape == (N, sum(widths))
     assert_array_equal(states[0][:, y.shape[1] :], 0.0)
     # Each half lowers its part: attention always, a linear map of step size 1/2 where
     # that is at most 2 / L.
@@ -107,13 +114,3 @@ def test_three_layers_echo_unless_the_blocks_shrink():
     assert errors[0] > 1e-6
     # 10^-4 for a tenth of the ratio, but ratios are rounded to powers of 2
     assert errors[1] < 1e-2 * errors[0]
-
-
-def test_single_precision_is_as_good_as_its_epsilon():
-    rng = np.random.default_rng(2)
-    layers = network(rng, [3] * 6)
-    y = (6.0 * rng.uniform(size=(N, 3))).astype(np.float32)
-    [(_, states, actual)] = simulate(layers, y)
-    expected = reference_output(layers, y)
-    assert states[-1].dtype == jnp.float32
-    assert_allclose(actual, expected, atol=2e-6 * np.max(np.abs(expected)), rtol=1e-5)

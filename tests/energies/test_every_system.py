@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import unroll_jax as uj
 from tests.energies.comparing import assert_derivative, both, shapes_of
 from tests.marks import in_float64, nightly
-from tests.reference import compiled, gaussian, jax_array
+from tests.reference import compiled, gaussian, gaussian_like, jax_array
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import AttentionParams
 
@@ -68,8 +68,7 @@ def drawn(name):
         shapes = params, y, np.ones((TOKENS, DIM))
     else:
         layer, *shapes = shapes_of(name)
-    rng = np.random.default_rng(0)
-    params, y, x = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), shapes)
+    params, y, x = gaussian_like(shapes)
     if "transformer" in name or name.startswith("crate"):
         y = np.abs(np.tanh(y))
     return layer, jax.tree.map(lambda leaf: 0.5 * leaf, params), y, x

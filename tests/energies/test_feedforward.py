@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose
 import unroll_jax as uj
 from tests import reference
 from tests.energies.comparing import Case, assert_equal
+from tests.energies.dust_reference import soft
 from tests.marks import in_float64
 from tests.reference import compiled
 from unroll_jax.energies import FeedForwardParams, clip_spectrum
@@ -54,7 +55,7 @@ def test_energy_and_step_equal_the_reference():
             None,
             x,
             np.sum(y),
-            lambda u, a: np.sign(u) * np.maximum(np.abs(u) - a, 0.0),
+            soft,
         ),
         ("tanh", 2.0, None, x, phi_of_tanh / 2.0, lambda u, a: np.tanh(u)),
         ("identity", 0.3, clipped, None, 0.0, lambda u, a: u),

@@ -1,5 +1,6 @@
 """Layer normalisation as two gradient steps."""
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -19,23 +20,18 @@ def test_energy_and_step_equal_the_reference_and_flax():
     """The step is y less a gradient step. Falls of the energy are in
     test_proven_falls.py."""
     rng = np.random.default_rng(0)
-    cases = [(None, 0.0), (None, 1e-6), (0.7, 0.0), (2.0, 0.1)]
+    # radius, epsilon, and length of the step
+    cases = [(None, 0.0, 1.0), (None, 1e-6, 0.3), (0.7, 0.0, 0.3), (2.0, 0.1, 1.0)]
     y = rng.normal(size=(2, 3, 5, DIM)) + 3.0 * rng.normal(size=(2, 3, 5, 1))
     y *= 10.0 ** rng.uniform(-3.0, 3.0, size=(2, 3, 5, 1))
-    squares = np.sum((y - y.mean(axis=-1, keepdims=True)) ** 2, axis=-1)
-    offset = y.sum(axis=-1) ** 2 / (2 * DIM)
+    centred = y - y.mean(axis=-1, keepdims=True)
 
     @compiled
     def measure(y):
         results = []
-        for radius, epsilon in cases:
-            plain, damped = (
-                uj.layer_norm(DIM, radius=radius, epsilon=epsilon, step_size=a)
-                for a in (1.0, 0.3)
-            )
-            gradient = jax.grad(
-                lambda y, energy=plain.energy: jnp.sum(energy(None, y))
-            )(y)
+        for radius, epsilon, a in cases:
+            layer = uj.layer_norm(DIM, radius=radius, epsilon=epsilon, step_size=a)
+            energy, pull = jax.vjp(lambda y, layer=layer: layer.energy(None, y), y)
             peer = nn.LayerNorm(
                 epsilon=epsilon,
                 use_bias=False,
@@ -44,39 +40,26 @@ def test_energy_and_step_equal_the_reference_and_flax():
             )
             with jax.numpy_dtype_promotion("standard"):  # flax mixes dtypes
                 flax = peer.apply({}, y)
-            results.append(
-                (
-                    plain.energy(None, y),
-                    gradient,
-                    plain.step(None, y),
-                    damped.step(None, y),
-                    flax,
-                )
-            )
+            slope = pull(jnp.ones_like(energy))[0]
+            results.append((energy, slope, layer.step(None, y), flax))
         return results
 
-    for (radius, epsilon), results in zip(cases, measure(y), strict=True):
-        energy, gradient, stepped, damped, flax = map(np.asarray, results)
-        radius, message = radius or np.sqrt(DIM), f"{radius=}, {epsilon=}"
-        tokens = (
-            offset
-            + 0.5 * squares
-            - radius * np.sqrt(squares + DIM * epsilon)
-            + 0.5 * radius**2
-        )
-        assert_allclose(energy, np.sum(tokens, axis=-1), rtol=1e-12, err_msg=message)
-        assert_allclose(
-            stepped,
-            y - gradient,
+    for (radius, epsilon, a), (energy, *vectors) in zip(cases, measure(y), strict=True):
+        radius = radius or np.sqrt(DIM)
+        length = np.sqrt(np.sum(centred**2, axis=-1) + DIM * epsilon)
+        of_mean = y.sum(axis=-1) ** 2 / (2 * DIM)
+        tokens = of_mean + 0.5 * (length**2 - DIM * epsilon) - radius * length
+        message = f"{radius=}, {epsilon=}"
+        expected = np.sum(tokens + 0.5 * radius**2, axis=-1)
+        assert_allclose(energy, expected, rtol=1e-12, err_msg=message)
+        unit = centred / length[..., None]
+        slope = y - radius * unit
+        chex.assert_trees_all_close(
+            vectors,
+            [slope, y - a * slope, np.sqrt(DIM) * unit],
             rtol=1e-11,
-            atol=1e-11 * np.abs(y).max(),
-            err_msg=message,
-        )
-        assert_allclose(
-            damped, y - 0.3 * gradient, rtol=1e-9, atol=1e-9, err_msg=message
-        )
-        assert_allclose(
-            stepped, flax * radius / np.sqrt(DIM), rtol=1e-9, atol=1e-9, err_msg=message
+            atol=1e-9,
+            custom_message=message,
         )
 
 

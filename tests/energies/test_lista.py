@@ -18,7 +18,7 @@ from tests.energies.dust_reference import (
     draw,
 )
 from tests.marks import in_float64
-from tests.reference import compiled, gaussian, jax_array
+from tests.reference import compiled, gaussian
 from unroll_jax.energies import ListaParams, cosine_dictionary, lista
 
 # arrays are float64 unless a test makes them float32
@@ -51,7 +51,7 @@ def test_the_default_curvature_bounds_the_dictionary_from_above_by_little(shape)
         20, *shape
     )
     x = rng.normal(size=(4, shape[1])).astype(np.float32)
-    start = jnp.zeros((4, shape[0]), jnp.float32)
+    start = np.zeros((4, shape[0]), np.float32)
 
     @compiled
     @jax.vmap
@@ -87,7 +87,7 @@ def test_derivatives_through_the_curvature_are_finite(
 
         return jnp.sum(jax.grad(made)(D) * D), made(D)
 
-    derivative, value = along(jax_array(D))
+    derivative, value = along(D)
     assert_allclose(derivative, -value, rtol=1e-9)
 
 

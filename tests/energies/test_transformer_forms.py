@@ -1,13 +1,16 @@
 """The transformer layer in every residual form, against its equations in float64
 NumPy, and taken apart."""
 
+import functools
+
+import chex
 import jax
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
 
 import unroll_jax as uj
 from tests import reference
+from tests.energies.comparing import Case, assert_equal
 from tests.marks import in_float64
 from tests.reference import compiled
 from unroll_jax.energies import TransformerParams
@@ -29,28 +32,52 @@ FORMS = {
 QUICK = ("plain", "input and row")  # all others run in make test-rest
 
 
-def reference_layer(options, params, y, x):
-    A = x if "ridge" in options else None
+def references(options, params, y, x):
+    """Energy and step of the whole layer, and of its smooth half of features."""
     B = x if params.row is None else params.row
     W_f = params.W_f
     if "spectrum" in options:
         values, basis = np.linalg.eigh((W_f + W_f.T) / 2)
         W_f = (basis * np.clip(values, *options["spectrum"])) @ basis.T
-    pair = {"W_a": params.W_a, "ridge": options.get("ridge", 0.0), "anchor": A}
+    pair = {"W_a": params.W_a, "ridge": options.get("ridge", 0.0)}
     pair |= {"rho": options.get("rho", "softmax"), "graph": options.get("mask")}
-    energy = reference.pair_energy(y, **pair) + reference.feedforward_energy(y, W_f, B)
+    pair["anchor"] = x if "ridge" in options else None
+    mixed = reference.pair_step(
+        y,
+        form=options.get("form", "softmax"),
+        step_size=options.get("attention_step_size", 1.0),
+        **pair,
+    )
+    penalty = 0.0
     activation = lambda u, step_size: np.maximum(u, 0.0)
     if options.get("phi") == "tanh":
         activation = lambda u, step_size: np.tanh(u)
         conjugate = 0.5 * ((1.0 + y) * np.log(1.0 + y) + (1.0 - y) * np.log(1.0 - y))
-        energy += np.sum(conjugate - 0.5 * y**2) / STEP
-    damping = options.get("attention_step_size", 1.0)
-    mixed = reference.pair_step(
-        y, form=options.get("form", "softmax"), step_size=damping, **pair
-    )
-    return energy, reference.feedforward_step(
-        mixed, W_f, B, step_size=STEP, prox=activation
-    )
+        penalty = np.sum(conjugate - 0.5 * y**2) / STEP
+    smooth = reference.feedforward_energy(y, W_f, B)
+    step = functools.partial(reference.feedforward_step, step_size=STEP)
+    energy = reference.pair_energy(y, **pair) + smooth + penalty
+    return {
+        "whole": (energy, step(mixed, W_f, B, prox=activation)),
+        "features": (smooth, step(y, W_f, B)),
+    }
+
+
+def of_parts(parts):
+    """The layer that the parts make together."""
+
+    def energy(params, y, x):
+        terms = (
+            part.energy(params, y, x) for part in (parts.attention, parts.feedforward)
+        )
+        return sum(terms) + parts.phi.penalty(y)
+
+    def step(params, y, x):
+        mixed = parts.attention.step(params, y, x)
+        mixed = parts.feedforward.step(params, mixed, x)
+        return parts.phi.prox(mixed, parts.step_size)
+
+    return parts.attention._replace(energy=energy, step=step)
 
 
 @in_float64
@@ -77,35 +104,15 @@ def test_energy_and_step_equal_the_reference_and_parts(form):
     y = rng.uniform(0.1, 0.9, size=(N, DIM))
     x = rng.normal(size=(N, DIM))
     shapes = jax.eval_shape(layer.init, jax.random.key(0))
-    assert jax.tree.map(np.shape, params) == jax.tree.map(
-        lambda leaf: leaf.shape, shapes
-    )
-
-    @compiled
-    def everything(params, y, x):
-        terms = [
-            part.energy(params, y, x) for part in (parts.attention, parts.feedforward)
-        ]
-        mixed = parts.feedforward.step(params, parts.attention.step(params, y, x), x)
-        features = (
-            parts.feedforward.step(params, y, x),
-            y - STEP * jax.grad(parts.feedforward.energy, 1)(params, y, x),
-        )
-        of_parts = (
-            sum(terms) + parts.phi.penalty(y),
-            parts.phi.prox(mixed, parts.step_size),
-        )
-        return (
-            (layer.energy(params, y, x), layer.step(params, y, x)),
-            of_parts,
-            features,
-        )
-
-    (energy, stepped), of_parts, features = everything(params, y, x)
-    for expected_energy, expected in (reference_layer(options, params, y, x), of_parts):
-        assert_allclose(energy, expected_energy, rtol=1e-12)
-        assert_allclose(stepped, expected, rtol=1e-12, atol=1e-14)
-    assert_allclose(*features, rtol=1e-10, atol=1e-12)
+    chex.assert_trees_all_equal_shapes(params, shapes)
+    expected = references(options, params, y, x)
+    layers = {"whole": layer, "parts": of_parts(parts), "features": parts.feedforward}
+    expected["parts"] = expected["whole"]
+    cases = {
+        name: Case(layer, params, y, x, *expected[name])
+        for name, layer in layers.items()
+    }
+    assert_equal(cases, atol=1e-14)
 
 
 def test_all_parameters_are_drawn_apart():

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.reference import compiled, jax_array
+from tests.reference import compiled, gaussian, jax_array
 from unroll_jax.looped import run_loops
 
 WIDTH = 5
@@ -21,19 +21,17 @@ def block(params, h, x):
     return jnp.tanh(h @ params["weight"] + x)
 
 
-def arguments(*batch, scale=0.3, seed=0):
-    rng = np.random.default_rng(seed)
-    params = {"weight": jax_array(scale * rng.normal(size=(WIDTH, WIDTH)))}
-    h, x = (jax_array(rng.normal(size=(*batch, WIDTH))) for _ in range(2))
+def arguments(*batch):
+    params = {"weight": jax_array(0.3 * gaussian(WIDTH, WIDTH))}
+    h, x = (jax_array(gaussian(*batch, WIDTH, seed=seed)) for seed in (1, 2))
     return params, h, x
 
 
 def python_loop(params, h, x, loops):
+    weight = np.asarray(params["weight"])
     states = [np.asarray(h)]
     for _ in range(loops):
-        states.append(
-            np.tanh(states[-1] @ np.asarray(params["weight"]) + np.asarray(x))
-        )
+        states.append(np.tanh(states[-1] @ weight + np.asarray(x)))
     return np.stack(states)
 
 
@@ -116,9 +114,7 @@ def test_gradients_are_those_through_the_last_loops(traced, x64):
 
 @pytest.mark.parametrize("options", [{}, {"remat": True}, {"free": 50}])
 def test_the_program_does_not_grow_with_loops(options):
-    params, h, x = jax.tree.map(
-        lambda leaf: jnp.asarray(leaf, jnp.float32), arguments(8)
-    )
+    params, h, x = jax.tree.map(np.float32, arguments(8))
 
     def lines(loops):
         def loss(p):
@@ -132,7 +128,7 @@ def test_the_program_does_not_grow_with_loops(options):
 
 
 def test_blocks_of_other_libraries_loop():
-    x = jnp.ones((2, WIDTH))
+    x = jax_array(np.ones((2, WIDTH)), np.float32)
     rng = np.random.default_rng(0)
 
     def draw(leaf):

@@ -3,6 +3,7 @@ rotations by complex numbers."""
 
 import math
 
+import jax
 import numpy as np
 import scipy.special
 
@@ -56,27 +57,31 @@ def layer(params, y, config, positions, factors=(1.0, 1.0)):
         for name in ("query", "key", "value")
     )
     hidden = np.triu(np.full((len(y), len(y)), -np.inf), 1)
+
+    def turned(x, name):
+        if config.qk_norm:
+            x = rms_norm(x, params[f"{name}_norm"]["scale"], config.norm_epsilon)
+        return rotated(x, positions, config)
+
     heads = []
     for head in range(config.num_heads):
         columns, group = (
             slice(place * size, (place + 1) * size) for place in (head, head // shared)
         )
-        query = queries[:, columns]
-        key = keys[:, group]
-        if config.qk_norm:
-            query = rms_norm(query, params["query_norm"]["scale"], config.norm_epsilon)
-            key = rms_norm(key, params["key_norm"]["scale"], config.norm_epsilon)
-        query = rotated(query, positions, config)
-        key = rotated(key, positions, config)
-        heads.append(
-            softmax(query @ key.T / math.sqrt(size) + hidden) @ values[:, group]
-        )
+        query = turned(queries[:, columns], "query")
+        key = turned(keys[:, group], "key")
+        scores = query @ key.T / math.sqrt(size) + hidden
+        heads.append(softmax(scores) @ values[:, group])
     attended = np.concatenate(heads, axis=-1) @ params["output"]["kernel"]
     y = y + factors[0] * attended
     normed = rms_norm(y, params["feedforward_norm"]["scale"], config.norm_epsilon)
     gate = normed @ params["gate"]["kernel"]
     active = gate / (1 + np.exp(-gate)) * (normed @ params["up"]["kernel"])
     return y + factors[1] * (active @ params["down"]["kernel"])
+
+
+def of_layer(layers, place):
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[place], layers)
 
 
 def outputs(params, tokens, config, *, positions=None, perturbation=None):
@@ -88,10 +93,7 @@ def outputs(params, tokens, config, *, positions=None, perturbation=None):
         + (0.0 if perturbation is None else perturbation)
     ]
     for place in range(config.num_layers):
-        weights = {
-            name: {key: leaf[place] for key, leaf in part.items()}
-            for name, part in params["layers"].items()
-        }
+        weights = of_layer(params["layers"], place)
         states.append(layer(weights, states[-1], config, positions))
     return np.stack(states)
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from tests.energies import opteq_reference as reference
 from tests.models.drawing import drawn, normal
+from tests.reference import jax_array
 
 VECTORS = {
     "convolutional": False,
@@ -37,7 +38,7 @@ def start(model, x, size=0.8, scale=0.4):
     for place in range(1, len(model.widths) + 1):
         W = np.asarray(params[f"layer_{place}"]["W"])
         norm = np.linalg.norm(np.asarray(W, np.float64).reshape(-1, W.shape[-1]), 2)
-        params[f"layer_{place}"]["W"] = jnp.asarray(W * (size / norm), W.dtype)
+        params[f"layer_{place}"]["W"] = jax_array(W * (size / norm), W.dtype)
     return {"params": params}
 
 

@@ -4,22 +4,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.reference import jax_array
+from tests.reference import gaussian, gaussian_like, jax_array
 
 
 def normal(*shape, seed=1, dtype=jnp.float64):
-    return jax_array(np.random.default_rng(seed).normal(size=shape), dtype)
+    return jax_array(gaussian(*shape, seed=seed), dtype)
 
 
 def drawn(model, *inputs, scale=0.5, seed=0):
     """Parameters away from the initial ones, where biases are 0 and norms do
     nothing, in the model's dtypes."""
-    draw = np.random.default_rng(seed)
     shapes = jax.eval_shape(model.init, jax.random.key(0), *inputs)
-    return jax.tree.map(
-        lambda leaf: jax_array(scale * draw.normal(size=leaf.shape), leaf.dtype),
-        shapes,
-    )
+    values = gaussian_like(shapes, scale=scale, seed=seed)
+    return jax.tree.map(lambda leaf, like: jax_array(leaf, like.dtype), values, shapes)
 
 
 def float64(tree):

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from tests.models.decoder_reference import softmax
+from tests.models.decoder_reference import of_layer, softmax
 
 ACTIVATIONS = {
     "gelu": lambda x: 0.5 * x * (1.0 + np.vectorize(math.erf)(x / math.sqrt(2.0))),
@@ -74,13 +74,6 @@ def layer_norm_first(params, y, config, factors=(1.0, 1.0)):
     y = y + factors[0] * attention(params, normed, config)
     normed = layer_norm(y, params["output_norm"], epsilon)
     return y + factors[1] * feed_forward(params, normed, config)
-
-
-def of_layer(layers, place):
-    return {
-        name: {key: np.asarray(leaf)[place] for key, leaf in part.items()}
-        for name, part in layers.items()
-    }
 
 
 def outputs(params, tokens, config, **inputs):

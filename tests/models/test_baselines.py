@@ -1,6 +1,8 @@
 """Networks to compare with: the Neural ODE against SciPy's integrator, the plain
 network against NumPy."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,17 +20,12 @@ from unroll_jax.models import FeedForwardNetwork, NeuralODE
 
 
 def field_matrices(weights, image):
-    layers = [
-        weights["field"][f"layer_{place}"]
-        for place in range(1, len(weights["field"]) + 1)
-    ]
-    if image is None:
-        return [(layer["W"], layer["b"]) for layer in layers]
-    pixels = image[0] * image[1]
-    return [
-        (conv_matrix(layer["W"], image), np.tile(layer["b"], pixels))
-        for layer in layers
-    ]
+    for name in ("layer_1", "layer_2"):
+        layer = weights["field"][name]
+        if image is None:
+            yield layer["W"], layer["b"]
+        else:
+            yield conv_matrix(layer["W"], image), np.tile(layer["b"], math.prod(image))
 
 
 ODE = {"activation": "tanh", "param_dtype": jnp.float64}

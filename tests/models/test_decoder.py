@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from tests.marks import in_float64, nightly
 from tests.models import decoder_reference
 from tests.models.drawing import drawn, float64, normal
-from tests.reference import compiled, gaussian, jax_array
+from tests.reference import compiled, gaussian, gaussian_like, jax_array
 from unroll_jax.models import (
     Decoder,
     DecoderConfig,
@@ -40,36 +40,26 @@ SMALL = DecoderConfig(
     rotary_base=100.0,
 )
 LLAMA3 = RotaryScaling("llama3", 8.0, original_positions=24)
+TWO = dataclasses.replace(SMALL, num_layers=2)
 KINDS = {
     "grouped": SMALL,
-    "one head of keys, wider heads, untied": DecoderConfig(
-        30,
-        8,
-        2,
-        2,
-        1,
-        12,
+    "one head of keys, wider heads, untied": dataclasses.replace(
+        TWO,
+        num_heads=2,
+        num_key_value_heads=1,
         head_dim=6,
-        max_positions=40,
         rotary_base=20.0,
         rotary_scaling=LLAMA3,
         tied=False,
     ),
-    "a head of keys each": DecoderConfig(
-        30,
-        8,
-        2,
-        2,
-        2,
-        12,
-        max_positions=40,
+    "a head of keys each": dataclasses.replace(
+        TWO,
+        num_heads=2,
         rotary_scaling=RotaryScaling("linear", 4.0),
         norm_epsilon=1e-3,
     ),
-    "biases, as in Qwen2": dataclasses.replace(SMALL, num_layers=2, qkv_bias=True),
-    "normalised heads, as in Qwen3": dataclasses.replace(
-        SMALL, num_layers=2, head_dim=6, qk_norm=True
-    ),
+    "biases, as in Qwen2": dataclasses.replace(TWO, qkv_bias=True),
+    "normalised heads, as in Qwen3": dataclasses.replace(TWO, head_dim=6, qk_norm=True),
 }
 ONE = jax.ShapeDtypeStruct((1, 1), jnp.int32)
 
@@ -166,33 +156,34 @@ def test_packed_texts_have_the_outputs_and_gradients_they_have_alone():
 def test_decoding_token_by_token_equals_the_reference(kind):
     config = KINDS[kind]
     params = random_params(Decoder(config, param_dtype=jnp.float64))
-    tokens = random_tokens(1, 4)
+    tokens = random_tokens(4)
 
     @compiled
-    def run(cache, token, place):
-        return decode(config, params["params"], token, cache, place)
+    def run(params, tokens):
+        def step(cache, given):
+            token, place = jax.tree.map(lambda number: number[None, None], given)
+            y, cache = decode(config, params["params"], token, cache, place)
+            return cache, y[0, 0]
 
-    cache = empty_cache(config, 1, 4, jnp.float64)
-    outputs = []
-    for place in range(4):
-        y, cache = run(cache, tokens[:, place : place + 1], jnp.array([[place]]))
-        outputs.append(y[0, 0])
-    expected = decoder_reference.outputs(float64(params)["params"], tokens[0], config)[
-        -1
-    ]
-    assert_allclose(outputs, expected, rtol=1e-10, atol=1e-11)
+        cache = empty_cache(config, 1, 4, jnp.float64)
+        return jax.lax.scan(step, cache, (tokens, jnp.arange(4)))[1]
+
+    weights = float64(params)["params"]
+    expected = decoder_reference.outputs(weights, tokens, config)[-1]
+    assert_allclose(run(params, tokens), expected, rtol=1e-10, atol=1e-11)
 
 
 def test_a_token_beyond_the_capacity_overwrites_none():
     params = random_params(Decoder(SMALL))["params"]
-    cache = empty_cache(SMALL, 1, 3)
 
     @compiled
-    def run(cache, positions):
-        return decode(SMALL, params, random_tokens(1, 2), cache, positions)[1]
+    def run(places, others):
+        tokens = random_tokens(1, 2)
+        cache = empty_cache(SMALL, 1, 3)
+        _, cache = decode(SMALL, params, tokens, cache, places)
+        return cache, decode(SMALL, params, tokens, cache, others)[1]
 
-    cache = run(cache, jax_array([[1, 2]]))
-    chex.assert_trees_all_equal(run(cache, jax_array([[3, -1]])), cache)
+    chex.assert_trees_all_equal(*run(jax_array([[1, 2]]), jax_array([[3, -1]])))
 
 
 def test_answers_are_those_of_the_rounded_parameters():
@@ -219,33 +210,22 @@ def test_answers_are_those_of_the_rounded_parameters():
 def test_changes_beside_kernels_are_changes_of_the_kernels():
     model = Decoder(SMALL, unroll=1)
     tokens = random_tokens(1, 5)
-    rng = np.random.default_rng(0)
     params = random_params(model)["params"]
+    layers = jax.device_get(params["layers"])
     changes = compiled(lambda key: low_rank_changes(key, SMALL, rank=2))(
         jax.random.key(0)
     )
-    assert sorted(changes) == [
-        "down",
-        "gate",
-        "key",
-        "output",
-        "query",
-        "up",
-        "value",
-    ], "every kernel"
-    assert (changes["down"]["compress"].shape, changes["key"]["expand"].shape) == (
-        (3, 12, 2),
-        (3, 2, 4),
-    )
+    every_kernel = {"down", "gate", "key", "output", "query", "up", "value"}
+    assert set(changes) == every_kernel
+    assert changes["down"]["compress"].shape == (3, 12, 2)
+    assert changes["key"]["expand"].shape == (3, 2, 4)
+    expansions = jax.tree.map(np.float32, gaussian_like(changes))
     moved = {}
-    merged = dict(params["layers"])
+    merged = dict(layers)
     for part, weights in changes.items():
-        expand = rng.normal(size=weights["expand"].shape).astype(np.float32)
-        moved[part] = weights | {"expand": expand}
-        merged[part] = params["layers"][part] | {
-            "kernel": params["layers"][part]["kernel"]
-            + np.asarray(weights["compress"]) @ expand
-        }
+        moved[part] = weights | {"expand": expansions[part]["expand"]}
+        change = weights["compress"] @ moved[part]["expand"]
+        merged[part] = layers[part] | {"kernel": layers[part]["kernel"] + change}
 
     @compiled
     def run(params, moved):
@@ -254,21 +234,16 @@ def test_changes_beside_kernels_are_changes_of_the_kernels():
             for given in (None, changes, moved)
         ]
         whole = model.apply({"params": params | {"layers": merged}}, tokens)
-        decoder_params = params | {"layers": with_changes(params["layers"], moved)}
-        decoded = decode(
-            SMALL, decoder_params, tokens, empty_cache(SMALL, 1, 8), jnp.arange(5)[None]
-        )[0]
+        changed = params | {"layers": with_changes(params["layers"], moved)}
+        cache = empty_cache(SMALL, 1, 8)
+        decoded, _ = decode(SMALL, changed, tokens, cache, jnp.arange(5)[None])
         return outputs, whole, decoded, merged_changes(params["layers"], moved)
 
     (plain, start, beside), whole, decoded, ours = run(params, moved)
     assert_array_equal(start, plain)
     assert_allclose(beside, whole, rtol=1e-4, atol=1e-4)
     assert_allclose(decoded, whole[-1], rtol=1e-4, atol=1e-4)
-    jax.tree.map(
-        lambda one, other: assert_allclose(one, other, rtol=1e-5, atol=1e-6),
-        ours,
-        merged,
-    )
+    chex.assert_trees_all_close(ours, merged, rtol=1e-5, atol=1e-6)
 
 
 def test_positions_of_small_integers_are_written_to_their_slots():
@@ -276,14 +251,18 @@ def test_positions_of_small_integers_are_written_to_their_slots():
     int8 can count."""
     config = dataclasses.replace(SMALL, max_positions=400)
     params = drawn(Decoder(config), ONE)["params"]
-    cache = empty_cache(config, batch=1, capacity=300)
+    kinds = ("int32", "int8", "int16")
 
     @compiled
-    def written(places):
-        return decode(config, params, jax_array([[5, 6, 7]]), cache, places)[1]
+    def run(places):
+        cache = empty_cache(config, batch=1, capacity=300)
+        tokens = jax_array([[5, 6, 7]])
+        return [
+            decode(config, params, tokens, cache, places.astype(kind))[1]
+            for kind in kinds
+        ]
 
-    places = np.array([[0, -1, 1]])
-    expected = written(places.astype("int32"))
-    for kind in ("int8", "int16"):
-        chex.assert_trees_all_equal(written(places.astype(kind)), expected)
+    expected, *others = run(np.array([[0, -1, 1]]))
+    for other in others:
+        chex.assert_trees_all_equal(other, expected)
     assert not np.any(expected.keys[:, :, :, 2:])

@@ -108,8 +108,12 @@ def test_its_bases_turn_atoms_and_leave_attention():
     model = make(param_dtype=jnp.float64, train_attention=True)
     params, gradient = (drawn(model, normal(TOKENS, DIM), seed=seed) for seed in (0, 1))
     rule = uj.in_coordinates(optax.sign_sgd(1.0), dictionary_bases(DIM))
-    updates, _ = rule.update(gradient, rule.init(params), params)
-    moved = updates["params"]["layers"]
+
+    @compiled
+    def update(gradient, params):
+        return rule.update(gradient, rule.init(params), params)[0]
+
+    moved = update(gradient, params)["params"]["layers"]
     given = gradient["params"]["layers"]
     cosine = cosine_dictionary(DIM, DIM)
     assert_allclose(

@@ -1,5 +1,7 @@
 """The encoder: its outputs, which padding does not change."""
 
+import dataclasses
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -24,22 +26,10 @@ SMALL = EncoderConfig(
 )
 KINDS = {
     "bert": SMALL,
-    "distilbert": EncoderConfig(
-        30,
-        dim=8,
+    "distilbert": dataclasses.replace(SMALL, num_layers=2, num_heads=4, token_types=0),
+    "roberta": dataclasses.replace(
+        SMALL,
         num_layers=2,
-        num_heads=4,
-        hidden_dim=12,
-        max_positions=10,
-        token_types=0,
-    ),
-    "roberta": EncoderConfig(
-        30,
-        8,
-        2,
-        2,
-        12,
-        max_positions=10,
         position_offset=2,
         token_types=1,
         norm_epsilon=1e-5,
@@ -53,9 +43,8 @@ def random_params(model, seed=0):
 
 
 def random_tokens(*shape, config=SMALL):
-    return jnp.asarray(
-        np.random.default_rng(2).integers(2, config.vocabulary_size, shape), jnp.int32
-    )
+    rng = np.random.default_rng(2)
+    return jax_array(rng.integers(2, config.vocabulary_size, shape), np.int32)
 
 
 @in_float64

@@ -13,11 +13,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 from tests.marks import in_float64, nightly
 from tests.models import decoder_reference
 from tests.models.drawing import drawn, float64
+from tests.models.test_decoder import SMALL as DECODER
 from tests.reference import compiled, jax_array
 from unroll_jax.models import (
     NO_TOKEN,
     Decoder,
-    DecoderConfig,
     Sampling,
     generate,
     speculate,
@@ -32,16 +32,7 @@ from unroll_jax.models.language.sampling import (
     row_keys,
 )
 
-SMALL = DecoderConfig(
-    30,
-    dim=8,
-    num_layers=3,
-    num_heads=4,
-    num_key_value_heads=2,
-    hidden_dim=12,
-    max_positions=60,
-    rotary_base=100.0,
-)
+SMALL = dataclasses.replace(DECODER, max_positions=60)
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10], [5]]
 COUNT, SIZE = 6, 13  # tokens of an answer, and of the longest text with its answer
 
@@ -171,11 +162,11 @@ def test_a_row_is_drawn_by_its_own_key():
 
 
 def test_every_key_gives_a_row_numbers_in_any_batch():
-    places = jnp.arange(3)[None]
 
     @compiled
     def draw(key):
         keys = row_keys(key, 4)
+        places = jnp.arange(3)[None]
         together = position_noise(keys, jnp.tile(places, (4, 1)), 2)
         return together, [
             position_noise(keys[row : row + 1], places, 2)[0] for row in range(4)

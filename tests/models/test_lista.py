@@ -17,11 +17,13 @@ from unroll_jax.models import LISTA
 DIM, ATOMS, LAYERS, SPARSITY = 4, 7, 3, 0.2
 
 
-def reference_codes(params, x, start=0.0):
+def reference_codes(params, x, *, start=0.0, lost=0):
     layers = float64(params["params"]["layers"])
-    codes = [np.zeros((*x.shape[:-1], ATOMS)) + start]
-    for A, B, theta in zip(*layers, strict=True):
-        codes.append(soft(codes[-1] @ A.T + np.asarray(x) @ B.T, np.abs(theta)))
+    x = np.asarray(x)
+    codes = [np.zeros((*x.shape[:-1], layers.theta.shape[-1])) + start]
+    for number, (A, B, theta) in enumerate(zip(*layers, strict=True), start=1):
+        moved = soft(codes[-1] @ A.T + x @ B.T, np.abs(theta))
+        codes.append(codes[-1] if number == lost else moved)
     return np.stack(codes)
 
 
@@ -48,6 +50,8 @@ def test_codes_start_as_given_and_thresholds_are_positive():
     x = normal(2, 5, DIM)
     start = normal(2, 5, ATOMS, seed=3)
     params = drawn(model, x)
-    assert np.min(params["params"]["layers"].theta) < 0.0
+    assert np.min(np.asarray(params["params"]["layers"].theta)) < 0.0
     codes = compiled(model.apply)(params, x, start)
-    assert_allclose(codes, reference_codes(params, x, start), rtol=1e-12, atol=1e-13)
+    assert_allclose(
+        codes, reference_codes(params, x, start=start), rtol=1e-12, atol=1e-13
+    )

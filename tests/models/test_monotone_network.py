@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.testing import assert_allclose
 
+from tests.energies.opteq_reference import conv_matrix
 from tests.marks import in_float64
 from tests.models.drawing import drawn, normal
 from tests.reference import compiled
@@ -78,13 +79,10 @@ def test_images_are_padded_and_pooled_by_windows_around_their_equilibrium():
     logits, z, product = (np.asarray(leaf) for leaf in run(params))
     assert z.shape == (2, 6, 8, 2)
     weights = jax.tree.map(np.asarray, params["params"])
-    # The equilibrium's equation, with U x + b as the taps of a padded convolution.
-    padded = np.pad(np.asarray(x), ((0, 0), (2, 2), (2, 2), (0, 0)))
-    drive = sum(
-        padded[:, k : k + 6, m : m + 8] @ weights["input"]["kernel"][k, m]
-        for k in range(3)
-        for m in range(3)
-    )
+    # The equilibrium's equation, with U x + b as a convolution of the padded image.
+    padded = np.pad(np.asarray(x), ((0, 0), (1, 1), (1, 1), (0, 0)))
+    taps = conv_matrix(weights["input"]["kernel"], (6, 8))
+    drive = (padded.reshape(2, -1) @ taps.T).reshape(z.shape)
     assert_allclose(
         z, np.maximum(product + drive + weights["input"]["bias"], 0.0), atol=1e-9
     )

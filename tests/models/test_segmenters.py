@@ -28,22 +28,13 @@ def segmenter(**options):
 
 
 def strided(image, layer):
-    """A convolution of stride 2 whose output is half the size, rounded up, and ReLU
-    (padding as TensorFlow's SAME)."""
-    kernel, (height, width) = layer["kernel"], image.shape[:2]
-    sizes = [-(-size // 2) for size in (height, width)]
-    before = [
-        max((out - 1) * 2 + 3 - size, 0) // 2
-        for out, size in zip(sizes, (height, width), strict=True)
-    ]
-    padded = np.pad(image, ((before[0], 3), (before[1], 3), (0, 0)))
-    result = np.zeros((*sizes, kernel.shape[-1]))
-    for i, j in np.ndindex(*sizes):
-        result[i, j] = (
-            np.tensordot(padded[2 * i : 2 * i + 3, 2 * j : 2 * j + 3], kernel, axes=3)
-            + layer["bias"]
-        )
-    return np.maximum(result, 0.0)
+    """A convolution of stride 2 and ReLU. Padding as TensorFlow's SAME starts at the
+    second of an even number of pixels."""
+    height, width = image.shape[:2]
+    taps = reference.conv_matrix(layer["kernel"], (height, width)) @ image.ravel()
+    every = taps.reshape(height, width, -1)
+    half = every[1 - height % 2 :: 2, 1 - width % 2 :: 2]
+    return np.maximum(half + layer["bias"], 0.0)
 
 
 def behind_stem(image, weights):

@@ -1,10 +1,10 @@
 """Drafted answers are the plain ones token for token. Sampled ones have the same
 distribution, exactly and measured."""
 
+import dataclasses
 import itertools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -14,7 +14,7 @@ from tests.models import decoder_reference
 from tests.models.drawing import float64
 from tests.models.test_generation import PROMPTS, SMALL, small_params
 from tests.reference import compiled
-from unroll_jax.models import DecoderConfig, generate, speculate
+from unroll_jax.models import generate, speculate
 from unroll_jax.models.language.verification import judge_draft
 
 COUNT = 8
@@ -69,10 +69,10 @@ def test_the_rule_leaves_the_distribution_of_the_target_exactly():
     one is drawn in its place."""
     target = np.array([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6]])
     judge = compiled(judge_draft)
-    logs = jnp.asarray(np.log(target), jnp.float32)[None]
+    logs = np.float32(np.log(target))[None]
     for draft in (np.array([0.2, 0.5, 0.3]), np.array([0.9, 0.05, 0.05]), target[0]):
         outputs = np.zeros(3)
-        draft_logs = jnp.asarray(np.log(draft), jnp.float32)[None, None]
+        draft_logs = np.float32(np.log(draft))[None, None]
         for token, drawn in enumerate(draft):
             ratio = min(1.0, target[0, token] / drawn)
             for uniform, stands, chance in (
@@ -91,14 +91,8 @@ def test_the_rule_leaves_the_distribution_of_the_target_exactly():
         assert_allclose(outputs, target[0], atol=1e-6)
 
 
-TINY = DecoderConfig(
-    4,
-    dim=8,
-    num_layers=2,
-    num_heads=2,
-    num_key_value_heads=1,
-    hidden_dim=12,
-    max_positions=30,
+TINY = dataclasses.replace(
+    SMALL, vocabulary_size=4, num_layers=2, num_heads=2, num_key_value_heads=1
 )
 ROWS, TOKENS = 4000, 3
 
@@ -106,19 +100,13 @@ ROWS, TOKENS = 4000, 3
 def exact_answers(params, prompt, temperature):
     weights = float64(params)
     shares = np.zeros((4,) * TOKENS)
+    places = len(prompt) - 1 + np.arange(TOKENS)
     for answer in itertools.product(range(4), repeat=TOKENS):
-        states = decoder_reference.outputs(weights, np.array([*prompt, *answer]), TINY)[
-            -1
-        ]
-        chances = decoder_reference.softmax(
-            decoder_reference.logits(weights, states, TINY) / temperature
-        )
-        shares[answer] = np.prod(
-            [
-                chances[len(prompt) - 1 + place, token]
-                for place, token in enumerate(answer)
-            ]
-        )
+        text = np.array([*prompt, *answer])
+        states = decoder_reference.outputs(weights, text, TINY)[-1]
+        logits = decoder_reference.logits(weights, states, TINY)
+        chances = decoder_reference.softmax(logits / temperature)
+        shares[answer] = np.prod(chances[places, answer])
     return shares
 
 

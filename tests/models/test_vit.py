@@ -11,9 +11,9 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.marks import in_float64, nightly
-from tests.models import encoder_reference
-from tests.models.drawing import drawn, float64, normal
-from tests.reference import compiled
+from tests.models import decoder_reference, encoder_reference
+from tests.models.drawing import drawn, float64
+from tests.reference import compiled, gaussian, jax_array
 from unroll_jax.models import ViT, ViTConfig
 from unroll_jax.models.vit_parts import READINGS
 
@@ -31,7 +31,7 @@ X = jax.ShapeDtypeStruct((5, 4), jnp.float32)
 
 
 def frames(*batch, seed=1, dtype=jnp.float32):
-    return 0.5 + 0.2 * normal(*batch, 5, 4, seed=seed, dtype=dtype)
+    return jax_array(0.5 + 0.2 * gaussian(*batch, 5, 4, seed=seed), dtype)
 
 
 def random_params(model, seed=0):
@@ -49,7 +49,7 @@ def reference_outputs(params, x, config):
         state = np.concatenate([params["embeddings"]["class_token"][None], state])
     states = [state + params["embeddings"]["position"]]
     for place in range(config.num_layers):
-        layer_params = encoder_reference.of_layer(params["layers"], place)
+        layer_params = decoder_reference.of_layer(params["layers"], place)
         states.append(
             encoder_reference.layer_norm_first(layer_params, states[-1], config)
         )

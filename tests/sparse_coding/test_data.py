@@ -5,8 +5,10 @@ import contextlib
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
 
+from tests.energies.dust_reference import soft
 from tests.errors import one_line
 from tests.sparse_coding.conftest import BLOBS, SPARSITY, lasso
 from tests.train.commands import quiet
@@ -22,32 +24,25 @@ SIGNALS = BLOBS.whole("train").images / np.float32(255.0)
 
 def test_fista_takes_as_many_steps_as_it_is_told():
     D, x = np.float64(BLOBS.dictionary), np.float64(SIGNALS)
-    curvature, z, y, weight = (
-        np.linalg.norm(D, 2) ** 2,
-        np.zeros((len(x), len(D))),
-        np.zeros((len(x), len(D))),
-        1.0,
-    )
+    curvature = np.linalg.norm(D, 2) ** 2
+    z = y = np.zeros((len(x), len(D)))
+    weight = 1.0
     for _ in range(4):
-        moved = y + (x - y @ D) @ D.T / curvature
-        after = np.sign(moved) * np.maximum(np.abs(moved) - SPARSITY / curvature, 0.0)
+        before = z
+        z = soft(y + (x - y @ D) @ D.T / curvature, SPARSITY / curvature)
         following = (1.0 + np.sqrt(1.0 + 4.0 * weight**2)) / 2.0
-        y, z, weight = (
-            after + (weight - 1.0) / following * (after - z),
-            after,
-            following,
-        )
-    np.testing.assert_allclose(
-        solve_lasso(SIGNALS, BLOBS.dictionary, SPARSITY, 4)[0], z, rtol=1e-4, atol=1e-5
-    )
+        y = z + (weight - 1.0) / following * (z - before)
+        weight = following
+    codes, _ = solve_lasso(SIGNALS, BLOBS.dictionary, SPARSITY, 4)
+    assert_allclose(codes, z, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["learned", "random"])
 def test_dictionaries_are_of_unit_length_and_the_same_each_time(name):
     first, again = (make_dictionary(name, 20, SIGNALS, SPARSITY) for _ in range(2))
     assert (first.shape, first.dtype) == ((20, 16), np.float32)
-    np.testing.assert_array_equal(first, again)
-    np.testing.assert_allclose(np.linalg.norm(first, axis=1), 1.0, rtol=1e-6)
+    assert_array_equal(first, again)
+    assert_allclose(np.linalg.norm(first, axis=1), 1.0, rtol=1e-6)
 
 
 @pytest.fixture
@@ -71,13 +66,13 @@ def test_prepared_images_come_with_solutions_of_the_lasso(colours, tmp_path):
     data = codes.load(CodeConfig(**options, prepared=str(tmp_path)), log=quiet)
     assert data.spec.dictionary.shape == (19, 16)  # 1.2 times 16
     greys = [np.asarray(Image.fromarray(one).convert("L")).ravel() for one in colours]
-    np.testing.assert_array_equal(data.whole("test").images, greys[40:])
+    assert_array_equal(data.whole("test").images, greys[40:])
     for split in ("train", "validation", "test"):
         whole = data.whole(split)
         assert len(whole.images) == 20
         expected = lasso(whole.images / 255.0, data.spec.dictionary, 0.2)
         assert 0 < np.count_nonzero(expected) < expected.size
-        np.testing.assert_allclose(whole.codes, expected, rtol=1e-3, atol=1e-4)
+        assert_allclose(whole.codes, expected, rtol=1e-3, atol=1e-4)
         norm = np.mean(np.sum(expected**2, axis=1))
         assert data.square_norms[split] == pytest.approx(norm, rel=1e-3)
     deviation = np.std(data.whole("train").images / 255.0)
@@ -87,7 +82,7 @@ def test_prepared_images_come_with_solutions_of_the_lasso(colours, tmp_path):
         image.tobytes(): code for image, code in zip(*data.whole("train"), strict=True)
     }
     for image, code in zip(*batch, strict=True):
-        np.testing.assert_array_equal(code, known[image.tobytes()])
+        assert_array_equal(code, known[image.tobytes()])
 
 
 def test_a_sparsity_that_leaves_nothing_is_refused(colours, tmp_path):

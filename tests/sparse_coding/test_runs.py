@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
 
 from tests.sparse_coding.conftest import BLOBS, NOISY, small, task_of
@@ -75,5 +76,5 @@ def test_codes_come_from_a_run_and_its_export(finished, tmp_path):
                 (4, 4),
                 np.uint8,
             )
-            np.testing.assert_array_equal(one.code, codes[0].code)
-            np.testing.assert_allclose(one.code, expected.code, rtol=1e-5, atol=1e-6)
+            assert_array_equal(one.code, codes[0].code)
+            assert_allclose(one.code, expected.code, rtol=1e-5, atol=1e-6)

@@ -13,7 +13,9 @@ from unroll_jax.energies import AttentionParams
 from unroll_jax.energies.attention.rho import RhoLike, resolve_rho
 
 NO_WEIGHT = AttentionParams(None)
-CAUCHY = uj.Rho(value=lambda z: z / (1.0 + z))  # slope by autodiff, no logarithm given
+# Slope by autodiff, no logarithm given. Checks of a rho compile each operation of a
+# function that is not jitted.
+CAUCHY = uj.Rho(value=jax.jit(lambda z: z / (1.0 + z)))
 GRAPHS = {
     "complete": None,
     "empty": np.zeros((6, 6), bool),
@@ -26,6 +28,10 @@ GRAPHS = {
 
 def tokens(seed, shape, scale=1.0):
     return scale * np.random.default_rng(seed).normal(size=shape)
+
+
+def jitted(rho: uj.Rho) -> uj.Rho:
+    return uj.Rho(*(part and jax.jit(part) for part in rho[:3]))
 
 
 def of_every_rho(

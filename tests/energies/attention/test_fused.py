@@ -37,23 +37,19 @@ def by_xla(z, values, present=None):
 def test_the_call_is_softmax_attention_with_beta(dtype, scale, tolerances):
     """Two columns keep beta to float32 digits in bfloat16: one would round |z|^2 / 2
     = 50 to a multiple of 1/4."""
-    z, values = draw(2, 3, dtype=dtype)
-    z = jnp.asarray(scale * np.asarray(z))
+    z, values = map(np.asarray, draw(2, 3, dtype=dtype))
+    z = scale * z
     whole, alone = compiled(
         lambda z, values: (by_xla(z, values), by_xla(z[0, 0], values[0, 0]))
     )(z, values)
     assert (whole.shape, whole.dtype) == (values.shape, values.dtype)
     assert_allclose(np.float64(alone), np.float64(whole[0, 0]), **tolerances)
+    both = np.float64(np.concatenate([z, values], axis=-1))
+    columns = np.eye(RANK + DIM)[:, :RANK]
     for place in np.ndindex(2, 3):
-        both = np.concatenate(
-            [np.float64(z[place]), np.float64(values[place])], axis=-1
-        )
-        expected = reference.softmax_attention(both, np.eye(RANK + DIM)[:, :RANK])[
-            :, RANK:
-        ]
-        assert_allclose(
-            np.float64(whole[place]), expected, **tolerances, err_msg=str(place)
-        )
+        expected = reference.softmax_attention(both[place], columns)[:, RANK:]
+        actual = np.float64(whole[place])
+        assert_allclose(actual, expected, **tolerances, err_msg=str(place))
 
 
 def test_its_gradients_are_those_of_the_step():
@@ -125,9 +121,9 @@ def test_a_kernel_that_cannot_run_names_the_way_out(
         pairwise, "fused_softmax_step", lambda z, values, present: values
     )
     layer = uj.attention(form="softmax", kernel=kernel)
-    y = jnp.zeros((9, width), dtype)
+    y = jax.ShapeDtypeStruct((9, width), dtype)
     if not words:
-        assert layer.step(NO_WEIGHT, y, None).shape == y.shape
+        assert jax.eval_shape(layer.step, NO_WEIGHT, y, None).shape == y.shape
         return
     functions = (
         (layer.energy, layer.step, layer.step_and_energy)
@@ -136,4 +132,4 @@ def test_a_kernel_that_cannot_run_names_the_way_out(
     )
     for function in functions:
         with pytest.raises(ValueError, match=f"kernel must be .*{words}"):
-            function(NO_WEIGHT, y, None)
+            jax.eval_shape(function, NO_WEIGHT, y, None)

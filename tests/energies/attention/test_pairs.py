@@ -11,6 +11,7 @@ from jax.test_util import check_grads
 
 import unroll_jax as uj
 from tests.energies.attention.examples import NO_WEIGHT
+from tests.energies.comparing import both
 from tests.marks import in_float64, nightly
 from tests.reference import compiled, gaussian
 from unroll_jax.energies.attention.pairs import neighbourhood, pair_energy
@@ -77,14 +78,18 @@ def test_blocks_give_what_all_at_once_gives(name, bounded):
 def test_the_softmax_sums_know_what_any_rho_would_compute():
     """The derivative written out for rho = -exp(-z) is the one autodiff finds for
     the same function."""
-    expected, *others = (
-        compiled(
+    ways = (("plain softmax", None), ("softmax", None), ("softmax", 4))
+
+    @compiled
+    def all_of(*pair):
+        return [
             jax.value_and_grad(
                 functools.partial(total, RHOS[name], block=block, bounded=True), (0, 1)
-            )
-        )(*draw())
-        for name, block in (("plain softmax", None), ("softmax", None), ("softmax", 4))
-    )
+            )(*pair)
+            for name, block in ways
+        ]
+
+    expected, *others = all_of(*draw())
     for actual in others:
         chex.assert_trees_all_close(actual, expected, rtol=1e-11, atol=1e-12)
 
@@ -98,28 +103,27 @@ def test_derivatives_of_second_order_equal_finite_differences_in_both_modes():
 
 
 def temporary_bytes(layer, n, *batch):
+    together = layer.step_and_energy or functools.partial(both, layer)
+
     def loss(y):
-        stepped, energy = layer.step_and_energy(NO_WEIGHT, y, None)
-        return (
-            jnp.sum(stepped**2)
-            + jnp.sum(energy)
-            + jnp.sum(layer.energy(NO_WEIGHT, y, None))
-        )
+        values = together(NO_WEIGHT, y, None), layer.energy(NO_WEIGHT, y, None)
+        return sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(values))
 
     shape = jax.ShapeDtypeStruct((*batch, n, DIM), jnp.float32)
-    return (
-        jax.jit(jax.grad(loss))
-        .lower(shape)
-        .compile()
-        .memory_analysis()
-        .temp_size_in_bytes
-    )
+    program = jax.jit(jax.grad(loss)).lower(shape).compile()
+    return program.memory_analysis().temp_size_in_bytes
 
 
 @nightly
-@pytest.mark.parametrize(("rho", "form"), [("softmax", "softmax"), ("log", "jacobi")])
-def test_memory_is_that_of_a_block(rho, form):
-    layer = uj.attention(rho=rho, form=form, block=16)
+@pytest.mark.parametrize(
+    "layer",
+    [
+        uj.attention(form="softmax", block=16),
+        uj.attention(rho="log", block=16),
+        uj.causal_attention(block=16),
+    ],
+)
+def test_memory_is_that_of_a_block(layer):
     memory = {n: temporary_bytes(layer, n) for n in (1024, 4096)}
     assert memory[4096] < 5 * memory[1024]  # 16 for the square
     assert memory[4096] < 4 * 4096**2 / 8

@@ -23,7 +23,7 @@ from tests.reference import compiled
 from tests.test_conformance import energies_and_roundoff
 
 FORMS = ("jacobi", "softmax")
-RHOS = [*uj.RHOS, CAUCHY, uj.Rho(value=lambda z: (z + 0.1) ** 0.3)]
+RHOS = [*uj.RHOS, CAUCHY, uj.Rho(value=jax.jit(lambda z: (z + 0.1) ** 0.3))]
 # With more columns than the tokens are wide and no ridge the systems may be singular.
 HEADS = [
     {"num_heads": 3, "rank": 2},
@@ -38,23 +38,18 @@ HEADS = [
 ]
 
 
-def systems(kind, rho):
-    held = lambda y, x: (x, x)
-    state = lambda y, x: (None, y)
+def layers_of(kind, rho):
     if kind == "heads":
-        return [
-            (uj.multihead_attention(4, rho=rho, **options), held) for options in HEADS
-        ]
+        return [uj.multihead_attention(4, rho=rho, **options) for options in HEADS]
     if kind == "causal":
-        table = itertools.product(FORMS, (1.0, 0.3), (held, state))
         return [
-            (uj.causal_attention(rho=rho, form=form, step_size=size), inputs)
-            for form, size, inputs in table
+            uj.causal_attention(rho=rho, form=form, step_size=size)
+            for form, size in itertools.product(FORMS, (1.0, 0.3))
         ]
     numbers = itertools.cycle([(0.0, 1.0), (0.1, 1.0), (0.0, 0.3), (100.0, 0.01)])
     table = zip(GRAPHS.values(), numbers, strict=False)
     return [
-        (uj.attention(rho=rho, form=kind, ridge=ridge, step_size=size, mask=mask), held)
+        uj.attention(rho=rho, form=kind, ridge=ridge, step_size=size, mask=mask)
         for mask, (ridge, size) in table
     ]
 
@@ -76,23 +71,24 @@ def test_no_step_raises_its_energy(kind):
     x = np.float32(scales * tokens(2, (200, 6, 4)))
     shapes = [
         jax.eval_shape(layer.init, jax.random.key(0))
-        for layer, _ in systems(kind, "log")
+        for layer in layers_of(kind, "log")
     ]
     weights = jax.tree.map(
         lambda leaf: np.float32(0.6 * tokens(3, (200, *leaf.shape))), shapes
     )
 
     def energies(rho, weights, y, x):
-        def one(layer, inputs, weights, y, x):
-            of_step, of_energy = inputs(y, x)
-            return energies_and_roundoff(
-                layer.energy, weights, y, layer.step(weights, y, of_step), of_energy
-            )
+        def one(layer, weights, y, x, context):
+            stepped = layer.step(weights, y, x)
+            return energies_and_roundoff(layer.energy, weights, y, stepped, context)
 
-        rows = zip(systems(kind, rho), weights, strict=True)
+        rows = zip(layers_of(kind, rho), weights, strict=True)
+        # of predecessors also in the state itself
+        inputs = [(x, x), (None, y)] if kind == "causal" else [(x, x)]
         return [
-            jax.vmap(functools.partial(one, *pair))(leaves, y, x)
-            for pair, leaves in rows
+            jax.vmap(functools.partial(one, layer))(leaves, y, *given)
+            for layer, leaves in rows
+            for given in inputs
         ]
 
     results = of_every_rho(energies, RHOS)(weights, y, x)

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 
 import unroll_jax as uj
 from tests import reference
-from tests.energies.attention.examples import NO_WEIGHT
+from tests.energies.attention.examples import NO_WEIGHT, jitted
 from tests.marks import in_float64
 from tests.reference import compiled, gaussian
 from unroll_jax.energies.attention import rho as table
@@ -101,23 +101,26 @@ def test_every_rho_equals_the_reference_concave_and_nondecreasing(
         assert np.all(value[None, :] <= tangents + rounding), name
 
 
-@pytest.mark.parametrize("name", ["log", "cauchy"])
-def test_a_tiny_scale_does_not_overflow(name):
+def test_a_tiny_scale_does_not_overflow():
     """Half the squared distance over the scale is beyond float32 here."""
     z = np.array([0.0, 1e-25, 1e5, 1e30], np.float32)
     scale = 1e-30
-    rho = table.RHOS[name](scale)
-    value, slope = compiled(lambda z: (rho.value(z), rho.log_slope(z)))(z)
+    rhos = {name: table.RHOS[name](scale) for name in ("log", "cauchy")}
+    curves = compiled(
+        lambda z: {name: (rho.value(z), rho.log_slope(z)) for name, rho in rhos.items()}
+    )(z)
     exact = np.log1p(z.astype(float) / scale)
-    weight, shift = (1.0, np.log(scale)) if name == "log" else (scale, 0.0)
-    assert_allclose(value, weight * exact + shift, rtol=1e-5, atol=1e-4 * weight)
-    assert_allclose(slope, np.log(weight / scale) - exact, rtol=1e-5, atol=1e-4)
+    for name, (value, slope) in curves.items():
+        weight, shift = (1.0, np.log(scale)) if name == "log" else (scale, 0.0)
+        near = {"rtol": 1e-5, "err_msg": name}
+        assert_allclose(value, weight * exact + shift, atol=1e-4 * weight, **near)
+        assert_allclose(slope, np.log(weight / scale) - exact, atol=1e-4, **near)
 
 
 @in_float64
 def test_numbers_given_to_a_factory_count():
     curves = values_and_slopes(
-        {name: uj.RHOS[name](**row[0]) for name, row in FORMULAS.items()}
+        {name: jitted(uj.RHOS[name](**row[0])) for name, row in FORMULAS.items()}
     )(DISTANCES)
     for name, (_, value, slope) in FORMULAS.items():
         with np.errstate(divide="ignore"):
@@ -183,7 +186,7 @@ GOOD = {
 def test_a_function_of_ones_own_is_a_rho():
     """Its slope is its derivative. Steps of such are in test_pairwise_descent.py."""
     both = {
-        name: (resolve_rho(uj.Rho(of_z)).slope, jax.vmap(jax.grad(of_z)))
+        name: (resolve_rho(jax.jit(of_z)).slope, jax.vmap(jax.grad(of_z)))
         for name, of_z in GOOD.items()
     }
 

@@ -1,7 +1,6 @@
 """Regularisers of equilibria and the layer each appends."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -9,7 +8,7 @@ from numpy.testing import assert_allclose
 from tests.energies.dust_reference import soft
 from tests.energies.opteq_layers import convolutional, dense
 from tests.marks import in_float64
-from tests.reference import compiled, gaussian, jax_array
+from tests.reference import compiled
 from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq
 from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv
 from unroll_jax.energies.equilibrium.opteq_objective import (
@@ -55,15 +54,21 @@ def test_every_regulariser_is_tested():
 def test_values_equal_their_definitions_and_smoothness_bounds_the_curvature(name):
     regulariser, expected = VALUES[name]
     rng = np.random.default_rng(0)
-    value = compiled(regulariser.value)
-    curvature = compiled(jax.hessian(lambda z: regulariser.value(z.reshape(6, 4))))
     lowest = np.inf
+
+    @compiled
+    def measure(z):
+        value, slope = jax.value_and_grad(regulariser.value)(z)
+        of_flat = lambda flat: regulariser.value(flat.reshape(z.shape))
+        return value, slope, jax.hessian(of_flat)(z.ravel())
+
     for size in (0.0, 0.1, 1.0, 3.0):
         z = size * rng.normal(size=(6, 4)) + (
             1e-9 if name == "decorrelation" and size == 0.0 else 0.0
         )
-        assert_allclose(value(jax_array(z)), expected(z), rtol=1e-12)
-        spectrum = np.linalg.eigvalsh(curvature(jax_array(z).ravel()))
+        value, _, curvature = measure(z)
+        assert_allclose(value, expected(z), rtol=1e-12)
+        spectrum = np.linalg.eigvalsh(curvature)
         lowest = min(lowest, spectrum[0])
         if regulariser.smoothness is not None:
             assert np.max(np.abs(spectrum)) <= regulariser.smoothness * (1.0 + 1e-12)
@@ -72,54 +77,47 @@ def test_values_equal_their_definitions_and_smoothness_bounds_the_curvature(name
     assert (lowest >= -1e-12) == regulariser.convex
     if name == "decorrelation":  # features that are 0 in the whole batch do no harm
         z[:, 2] = 0.0
-        assert_allclose(value(z), expected(z[:, [0, 1, 3]]), rtol=1e-12)
-        assert np.all(np.isfinite(compiled(jax.grad(regulariser.value))(z)))
+        value, slope, _ = measure(z)
+        assert_allclose(value, expected(z[:, [0, 1, 3]]), rtol=1e-12)
+        assert np.all(np.isfinite(slope))
 
 
-def test_proxes_are_their_formulas():
-    z = jax_array(gaussian(5, 2, seed=1))
-    for s in (0.3, 2.0):
-        shrunk, cut = (
-            VALUES[name][0].prox(z, s) for name in ("half_square", "absolute")
-        )
-        assert_allclose(shrunk, z / (1.0 + 0.7 * s), rtol=1e-12)
-        assert_allclose(cut, soft(z, 0.7 * s), rtol=1e-12)
+# The layer that each appends at step size s, in NumPy: rows of z are examples.
+APPENDED = {
+    ("half_square", "prox"): lambda z, s: z / (1.0 + 0.7 * s),
+    ("absolute", "prox"): lambda z, s: soft(z, 0.7 * s),
+    ("half_square", "gradient"): lambda z, s: z - 0.7 * s * z,
+    ("inverse_square", "gradient"): lambda z, s: (
+        z + 1.4 * s * z / (np.sum(z**2, axis=-1, keepdims=True) + 0.5) ** 2
+    ),
+}
 
 
-@pytest.mark.parametrize(("kind", "batch"), [("dense", ()), ("conv", (2, 3))])
-def test_an_appended_layer_is_a_prox_or_gradient_step(kind, batch):
-    layer, params, z, x = {"dense": dense, "conv": convolutional}[kind](batch)
+@pytest.mark.parametrize(
+    ("draw", "batch", "size"), [(dense, (), 0.4), (convolutional, (2, 3), 2.0)]
+)
+def test_an_appended_layer_is_a_prox_or_gradient_step(draw, batch, size):
+    layer, params, z, x = draw(batch)
     coupled = regularised(layer, decorrelation(), step_size=0.4, form="gradient")
 
     @compiled
-    def pairs(params, z, x):
+    def run(params, z, x):
         plain = layer.step(params, z, x)
-        results = {}
-        for name in ("half_square", "absolute"):
-            wrapped = regularised(layer, VALUES[name][0], step_size=0.4)
-            results[f"prox {name}"] = (
-                wrapped.step(params, z, x),
-                VALUES[name][0].prox(plain, 0.4),
-            )
-        for name in ("half_square", "inverse_square"):
-            value = VALUES[name][0].value
-            stepped = regularised(
-                layer, VALUES[name][0], step_size=0.4, form="gradient"
-            ).step(params, z, x)
-            slopes = [jax.grad(value)(plain[place]) for place in np.ndindex(batch)]
-            results[f"gradient {name}"] = (
-                stepped,
-                plain - 0.4 * jnp.stack(slopes).reshape(plain.shape),
-            )
+        stepped = {}
+        for name, form in APPENDED:
+            wrapped = regularised(layer, VALUES[name][0], step_size=size, form=form)
+            stepped[name, form] = wrapped.step(params, z, x)
         slope = jax.grad(
             lambda z: decorrelation().value(z.reshape(int(np.prod(batch)), -1))
         )(plain)
-        return results | {
-            "decorrelation": (coupled.step(params, z, x), plain - 0.4 * slope)
-        }
+        return plain, stepped, (coupled.step(params, z, x), plain - 0.4 * slope)
 
-    for name, (actual, expected) in pairs(params, z, x).items():
-        assert_allclose(actual, expected, rtol=1e-12, atol=1e-15, err_msg=name)
+    plain, stepped, of_coupled = run(params, z, x)
+    rows = plain.reshape(*batch, -1)
+    for name, actual in stepped.items():
+        expected = APPENDED[name](rows, size).reshape(z.shape)
+        assert_allclose(actual, expected, rtol=1e-12, atol=1e-15, err_msg=str(name))
+    assert_allclose(*of_coupled, rtol=1e-12, atol=1e-15)
     assert jax.eval_shape(coupled.energy, params, z, x).shape == batch
 
 

@@ -1,6 +1,8 @@
 """Operators with traced numbers, as `prox_gradient` uses them: against NumPy, cvxpy
 and finite differences."""
 
+import functools
+
 import chex
 import cvxpy as cp
 import jax
@@ -10,14 +12,15 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import unroll_jax as uj
-from tests.energies.comparing import assert_derivative
+from tests.energies.dust_reference import soft
 from tests.marks import in_float64
-from tests.reference import compiled, gaussian, jax_array
+from tests.reference import compiled, directional_derivative, gaussian, jax_array
 from unroll_jax import energies
 from unroll_jax.energies.proximal.activations import ACTIVATIONS
 
 Z = gaussian(3, 4) * 2.0
 STEP = 1.3
+WEIGHTS = np.cos(np.arange(12.0)).reshape(3, 4)
 
 
 def shortened(z, s, t):
@@ -30,7 +33,7 @@ OPERATORS = {
     "relu": ((), lambda z, s: np.maximum(z, 0.0), lambda u: 0.0, lambda u: [u >= 0.0]),
     "soft_threshold": (
         (0.7,),
-        lambda z, s, t: np.sign(z) * np.maximum(np.abs(z) - s * t, 0.0),
+        lambda z, s, t: soft(z, s * t),
         lambda u, t: t * cp.sum(cp.abs(u)),
         lambda u, t: [],
     ),
@@ -42,9 +45,7 @@ OPERATORS = {
     ),
     "elastic_net": (
         (0.7, 0.4),
-        lambda z, s, t, w: (
-            np.sign(z) * np.maximum(np.abs(z) - s * t, 0.0) / (1.0 + s * w)
-        ),
+        lambda z, s, t, w: soft(z, s * t) / (1.0 + s * w),
         lambda u, t, w: t * cp.sum(cp.abs(u)) + w * cp.sum_squares(u) / 2,
         lambda u, t, w: [],
     ),
@@ -61,19 +62,43 @@ OPERATORS = {
         lambda u, t: [],
     ),
 }
+
+
 every_operator = pytest.mark.parametrize("name", OPERATORS)
-
-
-def both_uses(name):
-    make = uj.PROXIMALS[name]
-    numbers = OPERATORS[name][0]
-    return lambda z, s, *given: make(*given).prox(z, s), lambda z, s, *_: make(
-        *numbers
-    ).prox(z, s)
 
 
 def test_every_operator_is_tested():
     assert set(OPERATORS) | set(ACTIVATIONS) == set(uj.PROXIMALS)
+
+
+def traced_prox(name, z, s, *numbers):
+    return uj.PROXIMALS[name](*numbers).prox(z, s)
+
+
+@functools.cache
+def measured():
+    """Of each operator, with traced and fixed numbers: prox, gradients of its product
+    with `WEIGHTS`, and penalties at the prox, twice at it, and at Z."""
+
+    def of_one(name, z, s, *numbers):
+        def total(z, s, *given):
+            near = traced_prox(name, z, s, *given)
+            return jnp.sum(WEIGHTS * near), near
+
+        places = range(2 + len(numbers))
+        fixed = OPERATORS[name][0]
+        pulls = [jax.grad(total, places, has_aux=True)(z, s, *numbers)]
+        pulls += [jax.grad(total, (0, 1), has_aux=True)(z, s, *fixed)]
+        near = pulls[0][1]
+        phis = [uj.PROXIMALS[name](*each) for each in (numbers, fixed)]
+        inside = [jax.value_and_grad(phi.penalty)(near) for phi in phis]
+        further = phis[1].penalty(jnp.stack([near, near])), phis[0].penalty(z)
+        return pulls, inside, further
+
+    points = {name: (Z, STEP, *numbers) for name, (numbers, *_) in OPERATORS.items()}
+    return compiled(
+        lambda points: {name: of_one(name, *point) for name, point in points.items()}
+    )(points)
 
 
 @in_float64
@@ -86,38 +111,29 @@ def test_a_prox_solves_its_problem_and_differentiates(name):
     objective = STEP * penalty(u, *numbers) + cp.sum_squares(u - Z) / 2
     problem = cp.Problem(cp.Minimize(objective), constraints(u, *numbers))
     problem.solve(solver=cp.CLARABEL)
-    weights = np.cos(np.arange(24.0)).reshape(2, 3, 4)
-    point = jax.tree.map(np.asarray, (Z, STEP, *numbers))
+    point = Z, STEP, *numbers
+    directions = gaussian(3, 4, seed=3), *gaussian(len(point) - 1, seed=4)
 
-    def both(point):
-        return jnp.stack([use(*point) for use in both_uses(name)])
+    def shifted(distance, count):
+        moves = [distance * direction for direction in directions[:count]]
+        moved = map(np.add, point, moves)
+        return np.sum(WEIGHTS * reference(*moved, *point[count:]))
 
-    for near in compiled(both)(point):
+    for gradient, near in measured()[name][0]:
         assert_allclose(near, reference(*point), rtol=1e-13, atol=1e-14)
         assert_allclose(near, u.value, atol=1e-4)
-    value = lambda point: jnp.sum(weights * both(point))
-    assert_derivative(value, point, rtol=1e-6, atol=1e-8)
+        of_distance = functools.partial(shifted, count=len(gradient))
+        along = directional_derivative(of_distance, 0.0, 1.0, width=1e-5)
+        slope = sum(map(np.vdot, gradient, directions))
+        assert_allclose(slope, along, rtol=1e-6, atol=1e-8)
 
 
 @in_float64
 @every_operator
 def test_penalties_of_traced_numbers_are_those_of_fixed_ones(name):
-    numbers, reference, penalty, _ = OPERATORS[name]
-    make = uj.PROXIMALS[name]
-    inside = jnp.asarray(reference(Z, STEP, *numbers))
-    measure = jax.value_and_grad(lambda z, *given: make(*given).penalty(z))
-
-    @compiled
-    def all_of(z, *given):
-        made = make(*given)
-        further = (
-            make(*numbers).penalty(jnp.stack([z, z])),
-            made.penalty(jnp.asarray(Z)),
-        )
-        return measure(z, *given), measure(z, *numbers), *further
-
-    traced, fixed, stacked, outside = all_of(inside, *numbers)
-    exact = getattr(penalty(cp.Constant(np.asarray(inside)), *numbers), "value", 0.0)
+    pulls, (traced, fixed), (stacked, outside) = measured()[name]
+    numbers, _, penalty, _ = OPERATORS[name]
+    exact = getattr(penalty(cp.Constant(pulls[0][1]), *numbers), "value", 0.0)
     assert_allclose(traced[0], exact, rtol=1e-12)
     chex.assert_trees_all_close(traced, fixed, rtol=1e-13)
     assert_allclose(stacked, [exact] * 2, rtol=1e-12)
@@ -129,26 +145,34 @@ def test_penalties_of_traced_numbers_are_those_of_fixed_ones(name):
 
 
 @in_float64
-@pytest.mark.parametrize(
-    "name",
-    ["soft_threshold", "nonnegative_soft_threshold", "elastic_net", "group_shrinkage"],
-)
-def test_numbers_may_be_arrays(name):
-    _, reference, penalty, _ = OPERATORS[name]
+def test_numbers_may_be_arrays():
     rows = np.array([[0.1], [0.5], [0.0]])
-    numbers = (rows, 2.0 * rows) if name == "elastic_net" else (rows,)
-    prox = both_uses(name)[0]
-    make = uj.PROXIMALS[name]
-    near, whole = compiled(
-        lambda z, *given: (prox(z, STEP, *given), make(*numbers).penalty(z))
-    )(Z, *numbers)
-    assert_allclose(near, reference(Z, STEP, *numbers), rtol=1e-13, atol=1e-14)
-    if name != "nonnegative_soft_threshold":
-        rows_apart = [
-            penalty(cp.Constant(Z[i : i + 1]), *(one[i, 0] for one in numbers)).value
-            for i in range(3)
-        ]
-        assert_allclose(whole, sum(rows_apart), rtol=1e-13)
+    names = ("soft_threshold", "nonnegative_soft_threshold", "group_shrinkage")
+    given = dict.fromkeys(names, (rows,))
+    given["elastic_net"] = rows, 2.0 * rows
+
+    @compiled
+    def all_of(z, traced):
+        return {
+            name: (
+                traced_prox(name, z, STEP, *traced[name]),
+                uj.PROXIMALS[name](*numbers).penalty(z),
+            )
+            for name, numbers in given.items()
+        }
+
+    for name, (near, whole) in all_of(Z, given).items():
+        _, reference, penalty, _ = OPERATORS[name]
+        expected = reference(Z, STEP, *given[name])
+        assert_allclose(near, expected, rtol=1e-13, atol=1e-14, err_msg=name)
+        if name != "nonnegative_soft_threshold":
+            each = (
+                penalty(cp.Constant(z[None]), *numbers).value
+                for z, *numbers in zip(
+                    Z, *(one[:, 0] for one in given[name]), strict=True
+                )
+            )
+            assert_allclose(whole, sum(each), rtol=1e-13, err_msg=name)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -163,16 +187,14 @@ def test_bounds_of_a_box_may_be_arrays(dtype):
         near = phi.prox(z, 1.0)
         return near, phi.penalty(near), phi.penalty(z)
 
-    for lower, upper in ((columns, columns + 0.5), (rows, 3.0), (-3.0, rows + 1.0)):
+    bounds = [(columns, columns + 0.5), (rows, 3.0), (-3.0, rows + 1.0)]
 
-        @compiled
-        def ways(z, *ends, known=(lower, upper)):
-            return [
-                measure(z, *known),
-                measure(z, *ends),
-            ]
+    @compiled
+    def both(z, traced):
+        return [[measure(z, *ends) for ends in each] for each in (bounds, traced)]
 
-        for near, inside, outside in ways(z, lower, upper):
+    for ways in both(z, bounds):
+        for (lower, upper), (near, inside, outside) in zip(bounds, ways, strict=True):
             assert near.dtype == dtype
             expected = np.clip(np.asarray(z, float), lower, upper)
             atol = 1e-2 if dtype == "bfloat16" else 1e-6
@@ -184,22 +206,28 @@ def test_bounds_of_a_box_may_be_arrays(dtype):
     assert np.isnan(compiled(energies.box(columns, columns + 1.0).penalty)(missing))
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, (numbers, *_) in OPERATORS.items() if numbers]
-)
-def test_traced_numbers_out_of_range_give_nan(name):
-    numbers = OPERATORS[name][0]
-    use = compiled(both_uses(name)[0])
-    for place in range(len(numbers)):
-        for value in (-1.0, np.nan, np.inf) if name != "box" else (np.nan,):
-            given = [
-                value if i == place else number for i, number in enumerate(numbers)
-            ]
-            assert np.all(np.isnan(use(np.float32(Z), STEP, *given))), (place, value)
-    if name == "box":
-        assert np.all(np.isnan(use(np.float32(Z), STEP, 1.0, 0.0)))
-    else:
-        assert np.all(np.isnan(use(np.float32(Z), -1.0, *numbers)))
+def test_traced_numbers_out_of_range_give_nan():
+    bad = {}
+    for name, (numbers, *_) in OPERATORS.items():
+        values = (-1.0, np.nan, np.inf) if name != "box" else (np.nan,)
+        bad[name] = [
+            (STEP, *numbers[:place], value, *numbers[place + 1 :])
+            for place in range(len(numbers))
+            for value in values
+        ]
+        bad[name].append((STEP, 1.0, 0.0) if name == "box" else (-1.0, *numbers))
+    del bad["identity"], bad["relu"]
+
+    @compiled
+    def all_of(z, bad):
+        return {
+            name: [traced_prox(name, z, *each) for each in rows]
+            for name, rows in bad.items()
+        }
+
+    for name, proxes in all_of(np.float32(Z), bad).items():
+        for numbers, prox in zip(bad[name], proxes, strict=True):
+            assert np.all(np.isnan(prox)), (name, numbers)
 
 
 def test_zero_groups_have_gradients_and_numbers_keep_low_precision():
@@ -208,10 +236,7 @@ def test_zero_groups_have_gradients_and_numbers_keep_low_precision():
     )(np.zeros((1, 3), np.float32))
     assert np.isfinite(slopes).all()
     for name, (numbers, *_) in OPERATORS.items():
-        near = jax.eval_shape(
-            both_uses(name)[0],
-            jnp.asarray(Z, jnp.bfloat16),
-            STEP,
-            *map(jnp.float32, numbers),
-        )
+        narrow = jax.ShapeDtypeStruct(Z.shape, jnp.bfloat16)
+        use = functools.partial(traced_prox, name)
+        near = jax.eval_shape(use, narrow, STEP, *map(np.float32, numbers))
         assert near.dtype == jnp.bfloat16, name

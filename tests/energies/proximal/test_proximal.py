@@ -1,8 +1,6 @@
 """Penalties and their proximal operators: what holds for all, and elementwise
 activations."""
 
-import itertools
-
 import chex
 import jax
 import jax.numpy as jnp
@@ -24,8 +22,12 @@ from unroll_jax.energies.proximal.activations import ACTIVATIONS
 # arrays are float64 unless a test makes them float32
 pytestmark = in_float64
 # in NumPy
-FUNCTIONS = {name: SIGMA[name] for name in ("leaky_relu", "sigmoid", "tanh")}
-FUNCTIONS["softplus"] = lambda w: np.logaddexp(0.0, w)
+FUNCTIONS = {
+    "leaky_relu": lambda w: np.where(w >= 0.0, w, 0.2 * w),
+    "sigmoid": SIGMA["sigmoid"],
+    "softplus": lambda w: np.logaddexp(0.0, w),
+    "tanh": np.tanh,
+}
 STEP = 0.4  # the step size at which the prox is the activation
 # Each activation, its antiderivative, and the interval on which phi is finite.
 CASES = {
@@ -72,21 +74,25 @@ def penalty_of(antiderivative, z):
 
 
 def test_penalties_of_activations_equal_their_definition():
-    for name, (phi, antiderivative, domain) in CASES.items():
-        penalty = compiled(phi.penalty)
-        y = gaussian(2, 3, 4, 3, seed=1)
-        y = np.clip(y, *(0.95 * np.array(domain)))
-        expected = np.reshape(
-            [penalty_of(antiderivative, z) for z in np.ravel(y)], (2, 3, 12)
-        ).sum(axis=-1)
-        assert_allclose(penalty(y), expected, rtol=1e-12, atol=1e-8, err_msg=name)
-        for end in domain:
-            if abs(end) < 50.0:
-                outside = y.copy()
-                outside[..., 2, 1] = end + np.copysign(1e-9, end - np.mean(domain))
-                assert_array_equal(
-                    penalty(outside), np.full((2, 3), np.inf), err_msg=name
-                )
+    y = gaussian(2, 3, 4, 3, seed=1)
+    inside = {}
+    outside = {}
+    for name, (*_, domain) in CASES.items():
+        inside[name] = np.clip(y, *(0.95 * np.array(domain)))
+        ends = [end for end in domain if abs(end) < 50.0]
+        outside[name] = np.repeat(inside[name][None], len(ends), axis=0)
+        for copy, end in zip(outside[name], ends, strict=True):
+            copy[..., 2, 1] = end + np.copysign(1e-9, end - np.mean(domain))
+
+    @compiled
+    def penalties(points):
+        return {name: CASES[name][0].penalty(each) for name, each in points.items()}
+
+    assert_array_equal(np.concatenate([*penalties(outside).values()]), np.inf)
+    for name, penalty in penalties(inside).items():
+        exact = [penalty_of(CASES[name][1], z) for z in np.ravel(inside[name])]
+        expected = np.reshape(exact, (2, 3, 12)).sum(axis=-1)
+        assert_allclose(penalty, expected, rtol=1e-12, atol=1e-8, err_msg=name)
 
 
 def test_saturated_activations_have_penalties_of_finite_slope_outwards():
@@ -109,36 +115,27 @@ def test_saturated_activations_have_penalties_of_finite_slope_outwards():
         assert slopes[1, 0, 0] > 7.0 or name == "softplus", name
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_prox_keeps_shape_dtype_and_nan(
-    dtype,
-):
-    y = gaussian(4, 3, seed=2).astype(dtype)
-    examples = np.stack([y, np.full_like(y, np.nan)])
+def test_nan_stays_and_the_penalty_of_a_prox_is_finite():
+    """Dtypes are in tests/test_strict_promotion.py."""
+    y = gaussian(4, 3, seed=2).astype(np.float32)
+    missing = np.full_like(y, np.nan)
 
     @compiled
-    def measure(examples):
+    def measure(y, missing):
         results = {}
         for name, make in uj.PROXIMALS.items():
-            stepped = make().prox(examples, 0.5)
-            results[name] = (
-                stepped,
-                make().penalty(jnp.stack([stepped[0], examples[1]])),
-            )
-        return results, [
-            sigma.conjugate(examples[1])
-            for sigma in MONOTONES.values()
-            if sigma.conjugate
-        ]
+            phi = make()
+            near, lost = (phi.prox(each, 0.5) for each in (y, missing))
+            results[name] = lost, phi.penalty(near), phi.penalty(missing)
+        conjugates = [sigma.conjugate for sigma in MONOTONES.values()]
+        return results, [conjugate(missing) for conjugate in conjugates if conjugate]
 
-    results, conjugates = measure(examples)
-    for name, (stepped, penalty) in results.items():
-        assert (stepped.shape, stepped.dtype) == (examples.shape, examples.dtype), name
-        assert penalty.dtype == jnp.float32, name
-        assert np.isfinite(penalty[0]), name
-        assert np.isnan(penalty[1]) or name == "identity", name
-        assert np.isnan(stepped[1]).all(), name
-    assert all(np.isnan(conjugate).all() for conjugate in conjugates)
+    results, conjugates = measure(y, missing)
+    for name, (lost, inside, of_missing) in results.items():
+        assert np.isnan(lost).all(), name
+        assert np.isfinite(inside), name
+        assert np.isnan(of_missing) or name == "identity", name
+    assert np.isnan(conjugates).all()
 
 
 def test_prox_is_firmly_nonexpansive_and_penalty_convex_on_its_domain():
@@ -180,25 +177,52 @@ def exact_prox(sigma, y, ratio):
         return sigma(y if ratio == 1.0 else np.array(roots))
 
 
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_the_prox_of_an_activation_solves_its_equation(name):
-    """t is the ratio of the two step sizes, and y is over six decades. At its own step
-    size the prox is the activation."""
-    y = np.concatenate([-np.logspace(-3, 3, 15), [0.0], np.logspace(-3, 3, 15)])
-    known = (1.0, 1.0 + 1e-9, 0.3)
-    traced = (1e-3, 0.3, 4.0, 1e3)
-    pair = ACTIVATIONS[name](step_size=0.5)
+Y = np.concatenate([-np.logspace(-3, 3, 15), [0.0], np.logspace(-3, 3, 15)])
 
-    @compiled
-    def solve(y, sizes):
-        of_known = [pair.prox(y, 0.5 * ratio) for ratio in known]
-        return of_known, jax.lax.map(lambda size: pair.prox(y, size), sizes)
 
-    proxes = itertools.chain(*solve(y[:, None], 0.5 * np.array(traced)))
-    for ratio, prox in zip((*known, *traced), proxes, strict=True):
-        atol = 1e-12 * max(1.0, 1.0 / ratio)
-        exact = exact_prox(FUNCTIONS[name], y, ratio)
-        assert_allclose(np.ravel(prox), exact, 1e-9, atol, err_msg=str(ratio))
+@compiled
+def traced_proxes(y, step_size):
+    return {name: phi.prox(y, step_size) for name, (phi, *_) in CASES.items()}
+
+
+def proxes(y, ratio):
+    return traced_proxes(y, np.asarray(ratio * STEP, y.dtype))
+
+
+KNOWN = (0.0, 0.3, 1.0, 1.0 + 1e-9)
+
+
+@compiled
+def known_proxes(y):
+    return {
+        ratio: {name: phi.prox(y, ratio * STEP) for name, (phi, *_) in CASES.items()}
+        for ratio in KNOWN
+    }
+
+
+# Tolerances at ratios of two step sizes.
+NEAR = {
+    ratio: (1e-9, 1e-12 * max(1.0, 1.0 / ratio))
+    for ratio in (*KNOWN[1:], 1e-3, 4.0, 1e3)
+} | dict.fromkeys((1e7, 1e10), (1e-5, 1e-9))
+
+
+def test_the_prox_of_an_activation_solves_its_equation():
+    """y is over six decades. At its own step size the prox is the activation. In
+    float32 w - sigma(w) must keep its digits: of softplus far away, of tanh near 0."""
+    of_known = known_proxes(Y)
+    results = [(Y, each, of_known[each], *NEAR[each]) for each in KNOWN[1:]]
+    results += [(Y, ratio, proxes(Y, ratio), *near) for ratio, near in NEAR.items()]
+    middle = np.float32(np.where(np.abs(Y) < 10.0, Y, 0.3))
+    for ratio in (1e3, 1e7, 1e10):
+        results.append((middle, ratio, proxes(middle, ratio), 3e-4, 1e-7))
+    for y, ratio, each, rtol, atol in results:
+        for name, prox in each.items():
+            exact = exact_prox(FUNCTIONS[name], y.astype(float), ratio)
+            assert_allclose(prox, exact, rtol, atol, err_msg=f"{name}, {ratio}")
+    far = proxes(np.full(Y.shape, 1e6, np.float32), 1e8 / STEP)
+    for name in ("softplus", "leaky_relu"):
+        assert_allclose(far[name], 1e6, rtol=1e-6)
 
 
 @nightly
@@ -210,19 +234,13 @@ def test_the_solved_prox_is_differentiable_twice(name):
 
 
 def test_the_solved_prox_is_right_in_low_precision():
-    @compiled
-    def solve(y):
-        return {name: make().prox(y, 3.0) for name, make in ACTIVATIONS.items()}
-
-    for dtype in (jnp.float32, jnp.bfloat16):
-        y = np.linspace(-5.0, 5.0, 64).astype(dtype)[:, None]
-        exact = solve(y.astype(np.float64))
+    for dtype in (np.float32, jnp.bfloat16):
+        y = np.clip(Y, -5.0, 5.0).astype(dtype)
+        exact = proxes(y.astype(float), 7.5)
         atol = 30.0 * float(jnp.finfo(dtype).eps)
-        for name, prox in solve(y).items():
+        for name, prox in proxes(y, 7.5).items():
             assert prox.dtype == dtype
-            assert_allclose(
-                np.asarray(prox, np.float64), exact[name], atol=atol, err_msg=name
-            )
+            assert_allclose(prox.astype(float), exact[name], atol=atol, err_msg=name)
 
 
 def test_an_activation_can_be_made_inside_a_compiled_function():
@@ -233,22 +251,12 @@ def test_an_activation_can_be_made_inside_a_compiled_function():
     assert actual.item() == pytest.approx(np.pi / 4.0)
 
 
-@compiled
-def all_proxes(y, step_size):
-    return {name: phi.prox(y, step_size) for name, (phi, *_) in CASES.items()}
-
-
 def test_at_step_size_0_an_activation_projects_onto_its_range():
-    y = np.array([-30.0, -1.5, -0.2, 0.0, 1e-3, 0.3, 0.9, 1.5, 30.0])
-
-    @compiled
-    def known(y):
-        return {name: phi.prox(y, 0.0) for name, (phi, *_) in CASES.items()}
-
-    small = all_proxes(y, 1e-9 * STEP)
+    y = Y / 20.0
+    small = proxes(y, 1e-9)
     for dtype in (np.float32, np.float64):
-        traced = all_proxes(y.astype(dtype), dtype(0.0))
-        chex.assert_trees_all_close(known(y.astype(dtype)), traced)
+        traced = proxes(y.astype(dtype), 0.0)
+        chex.assert_trees_all_close(known_proxes(y.astype(dtype))[0.0], traced)
         for name, (_, _, domain) in CASES.items():
             expected = np.clip(y, *domain)
             assert_allclose(traced[name], expected, rtol=1e-5, atol=1e-6)
@@ -264,24 +272,5 @@ def test_the_derivative_in_the_step_size_holds_at_0():
 def test_traced_step_sizes_out_of_range_give_nan():
     """Known ones are an error, in test_errors.py."""
     for wrong in (-1.0, np.nan, np.inf):
-        for near in all_proxes(jnp.ones(9), wrong).values():
+        for near in proxes(Y, wrong).values():
             assert np.isnan(near).all()
-
-
-def test_the_prox_holds_at_large_step_sizes():
-    """In float32 w - sigma(w) must keep its digits: of softplus far away, of tanh near
-    0."""
-    y = np.array([-2.0, 0.3, 5.0] * 3)
-    functions = FUNCTIONS | {"leaky_relu": lambda w: np.where(w >= 0.0, w, 0.2 * w)}
-    limits = {np.float64: (1e-5, 1e-9), np.float32: (3e-4, 1e-7)}
-    for ratio in (1e3, 1e7, 1e10):
-        for dtype, (rtol, atol) in limits.items():
-            near = all_proxes(y.astype(dtype), dtype(ratio * STEP))
-            for name, sigma in functions.items():
-                exact = exact_prox(sigma, dtype(y[:3]).astype(float), ratio)
-                assert_allclose(
-                    near[name][:3], exact, rtol=rtol, atol=atol, err_msg=name
-                )
-    narrow = all_proxes(np.full(9, 1e6, np.float32), np.float32(1e8))
-    for name in ("softplus", "leaky_relu"):
-        assert_allclose(narrow[name], 1e6, rtol=1e-6)
