@@ -324,9 +324,10 @@ def _sums(
 def _quotient(losses: Array, bounds: Array, form: str) -> Array:
     """Losses over their bounds, or the logarithm of that."""
     zero = _is_zero(bounds)
+    # over infinity, a loss that is NaN stays NaN
     if form == "ratio":
-        return jnp.where(zero, 1.0, losses / _scale(bounds))
-    return jnp.where(zero, 0.0, _log(losses) - _log(bounds))
+        return jnp.where(zero, 1.0, 0.0) + losses / _scale(bounds)
+    return (_log(losses) - _log(bounds)) / jnp.where(zero, jnp.inf, 1.0)
 
 
 def _is_zero(bounds: Array) -> Array:

@@ -389,6 +389,6 @@ def _class_sums(
     classes, inside = as_indices(name, places, count, weights != 0.0)
     numbers = jnp.arange(count, dtype=classes.dtype)
     members = jnp.where(classes[:, None] == numbers, weights[:, None], 0.0)
-    sums = jnp.sum(jnp.where(members != 0.0, values[:, None], 0.0) * members, axis=0)
+    sums, counts = _sums(values, members)
     every = jnp.all(inside)
-    return nan_unless(every, sums), nan_unless(every, jnp.sum(members, axis=0))
+    return nan_unless(every, sums), nan_unless(every, counts)
