@@ -24,6 +24,7 @@ from tests.tasks import InMemory, without_report
 from tests.train.commands import quiet, read
 from tests.train.own import linear
 from unroll_jax.train.config.constrained import ConstraintConfig
+from unroll_jax.train.config.options import with_value
 from unroll_jax.train.core.step import init_state, state_like
 from unroll_jax.train.core.task import Plan, Task
 from unroll_jax.train.data.clips import FRAME_SIZE, NUM_FRAMES
@@ -219,13 +220,7 @@ def changed(config: VideoConfig) -> Callable[..., VideoConfig]:
     def change(**fields: Any) -> VideoConfig:
         new = config
         for name, value in fields.items():
-            group, _, field = name.rpartition(".")
-            inner = (
-                dataclasses.replace(getattr(new, group), **{field: value})
-                if group
-                else value
-            )
-            new = dataclasses.replace(new, **{group or field: inner})
+            new = with_value(new, name, value)
         return new
 
     return change
