@@ -7,9 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.errors import one_line
 from tests.train.commands import refused
-from unroll_jax.train.data.pretrained.folders import open_folder
 
 SOURCES = (
     "video",
@@ -71,7 +69,10 @@ def test_folders_of_pickled_data_end_in_one_line(pickled, capsys, name, source):
     assert str(root) in refused(capsys, "prepare", source, "--from", str(root))
 
 
-@pytest.mark.parametrize("name", ["model.pkl", "model.npy", "llama/model.safetensors"])
+@pytest.mark.parametrize(
+    "name",
+    ["model.pkl", "model.npy", "llama/model.safetensors", "llama/pytorch_model.bin"],
+)
 def test_pickled_weights_end_in_one_line(pickled, capsys, name, tmp_path):
     file, prompts = pickled(name), tmp_path / "prompts.txt"
     prompts.write_text("a\n")
@@ -79,12 +80,3 @@ def test_pickled_weights_end_in_one_line(pickled, capsys, name, tmp_path):
     assert str(source) in refused(
         capsys, "generate", str(source), "--prompts", str(prompts)
     )
-
-
-def test_folders_of_pickled_weights_name_them(pickled):
-    folder = pickled("folder/pytorch_model.bin").parent
-    with (
-        one_line("no model.safetensors or .*, and pickles are never loaded"),
-        open_folder(folder),
-    ):
-        pass

@@ -36,18 +36,6 @@ from unroll_jax.train.tasks.video.data import VideoSpec
 from unroll_jax.train.tasks.video.options import ModelConfig, VideoConfig
 
 RUN = runs.RUN.split()
-# A run that resumes at step 4 has a sum of one violation.
-MANY = {
-    "batch_size": 12,
-    "accumulate": 2,
-    "remat": "dots",
-    "dual.every": 3,
-    "constraints.form": "ratio_of_means",
-    "constraints.resilience": 2.0,
-    "constraints.alpha": (0.6,),
-    "primal.schedule": "linear",
-    "primal.learning_rate": 0.01,
-}
 # The run of started processes: multipliers that move, by a stateful optimiser, a bound
 # not linear in the batch, slack.
 OF_PROCESSES = {
@@ -319,16 +307,6 @@ def exported(both: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         return export(
             both / "constrained", tmp_path_factory.mktemp("export") / "model", log=quiet
         )
-
-
-@pytest.fixture(scope="session")
-def many(
-    changed: Callable[..., VideoConfig], tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    folder = tmp_path_factory.mktemp("many") / "run"
-    with clips_in_memory():
-        logged(changed(**MANY), folder)
-    return folder
 
 
 @pytest.fixture(scope="session")

@@ -31,6 +31,11 @@ CASES = {
         "constraints.bounds": "cumulative",
     },
 }
+LAST = {
+    "constraints.last": 0.2,
+    "constraints.reference": None,
+    "layer_weights": (0.3,),
+}
 SUPERVISED = {
     "plain": (0.1, [0.0, 0.0, 1.0]),
     "deep_supervision": (0.3, [0.0, 0.3, 1.0]),
@@ -51,13 +56,7 @@ def steps(changed):
         configs[name] = changed(
             **fields, method=name, layer_weights=(weight,), accumulate=2
         )
-    turned = {
-        "constraints.last": 0.2,
-        "constraints.reference": None,
-        "layer_weights": (0.3,),
-        "dual.start": (2.0,),
-    }
-    configs["last"] = changed(**fields | turned)
+    configs["last"] = changed(**fields | LAST | {"dual.start": (2.0,)})
 
     @jax.jit
     def every():
@@ -80,37 +79,34 @@ def steps(changed):
 
 
 def _violations(name, f):
-    """(8, 3) of every sample, and their slopes (8, 3, 3) in its losses."""
-    f = f.astype(np.float64)
+    """(8, 3) of every sample, and their slopes (8, 3, 3) in its losses, by complex
+    steps."""
+    of_means = "of means" in name
+    f = np.tile(f.mean(axis=0, dtype=float), (8, 1)) if of_means else np.float64(f)
     kept = KEPT
     if "another first" in name:
         kept = np.array([0.1 * 0.8, KEPT[1]])
     if "an alpha a layer" in name:
         kept = np.array([KEPT[0], 0.3 * 0.95])
-    if "of means" in name:
-        f = np.tile(f.mean(axis=0), (8, 1))
-    losses, bounds = f, np.column_stack([np.full(8, 0.4), kept * f[:, :-1]])
-    if "floor" in name:  # the margins tighten it, too
-        least = 0.3 * np.array([0.8, 0.95])
-        bounds[:, 1:] = np.maximum(bounds[:, 1:], least)
-        assert np.any(bounds[:, 1:] == least)
-    # bounds that do not depend on the losses, tightened by the margins of the two
-    # layers
-    if "cumulative" in name:
-        bounds[:, 1:] = np.array([0.4 * 0.4, 0.4 * 0.4**2]) * [0.8, 0.95]
-    in_loss, in_bound, violations = np.ones((8, 3)), -np.ones((8, 3)), losses - bounds
-    if name.startswith("ratio"):
-        violations, in_loss, in_bound = (
-            losses / bounds - 1,
-            1 / bounds,
-            -losses / bounds**2,
-        )
-    if name.startswith("log ratio"):
-        violations, in_loss, in_bound = np.log(losses / bounds), 1 / losses, -1 / bounds
-    slopes = np.einsum("sl,lk->slk", in_loss, np.eye(3))
-    if "of means" not in name:  # the loss before a layer is a constant there
-        slopes[:, [1, 2], [0, 1]] = in_bound[:, 1:] * kept
-    return violations, slopes
+
+    def violate(losses, before):
+        bounds = np.column_stack([np.full(8, 0.4), kept * before[:, :-1]])
+        if "floor" in name:  # the margins tighten it, too
+            least = 0.3 * np.array([0.8, 0.95])
+            bounds[:, 1:] = np.maximum(bounds[:, 1:], least)
+            assert np.any(bounds[:, 1:] == least)
+        if "cumulative" in name:  # tightened by the margins of the two layers
+            bounds[:, 1:] = np.array([0.4 * 0.4, 0.4 * 0.4**2]) * [0.8, 0.95]
+        if name.startswith("log ratio"):
+            return np.log(losses / bounds)
+        return losses / bounds - 1 if name.startswith("ratio") else losses - bounds
+
+    slopes = []
+    for step in 1e-30j * np.eye(3):
+        # in means, the loss before a layer is a constant
+        before = f if of_means else f + step
+        slopes.append(violate(f + step, before).imag / 1e-30)
+    return violate(f, f), np.stack(slopes, axis=-1)
 
 
 def _assert_gradient(metrics, weights, in_params, moved):
@@ -157,25 +153,15 @@ def test_early_losses_are_minimised_within_a_bound_on_the_last(steps):
 
 
 def test_weights_of_layers_are_those_given_and_never_all_zero(changed):
-    for weights, expected in (
-        ((0.1,), (0.0, 0.1, 0.1, 0.1, 1.0)),
-        ((0.1, 0.2, 0.3), (0.0, 0.1, 0.2, 0.3, 1.0)),
+    for options, expected in (
+        ({"layer_weights": (0.1,)}, (0.0, 0.1, 0.1, 0.1, 1.0)),
+        ({"layer_weights": (0.1, 0.2, 0.3)}, (0.0, 0.1, 0.2, 0.3, 1.0)),
+        ({"layer_weighting": "layerskip"}, (0.0, 1.0)),
     ):
-        assert (
-            changed(method="deep_supervision", layer_weights=weights).loss_weights(4)
-            == expected
-        )
-    assert changed(method="deep_supervision", layer_weighting="layerskip").loss_weights(
-        1
-    ) == (0.0, 1.0)
-    early = changed(
-        **{
-            "constraints.last": 0.1,
-            "constraints.reference": None,
-            "layer_weighting": "layerskip",
-        }
-    )
-    assert early.loss_weights(3) == pytest.approx((0.0, 0.0, 0.1 / 2.2, 0.0))
+        config = changed(method="deep_supervision", **options)
+        assert config.loss_weights(len(expected) - 1) == expected
+    early = changed(**LAST | {"layer_weighting": "layerskip"})
+    assert early.loss_weights(3) == pytest.approx((0.0, 0.0, 0.3 / 2.6, 0.0))
     with one_line(
         r"layer_weighting must be given: no layer of \(0, 1, 2\) gets a weight"
     ):
@@ -199,16 +185,11 @@ def test_weights_are_those_of_layer_skip(changed, read, scale):
 
 def test_a_bound_on_the_last_loss_ranks_by_early_losses(changed):
     """In double precision, and without a reference."""
-    turned = {
-        "constraints.last": 0.2,
-        "constraints.reference": None,
-        "layer_weights": (0.3,),
-    }
-    changed(**turned, **{"constraints.bounds": "cumulative"}).check()
-    _, plan = planned(changed(**turned))
+    changed(**LAST, **{"constraints.bounds": "cumulative"}).check()
+    _, plan = planned(changed(**LAST))
     samples = np.array([[2.0, 0.5, 0.1], [2.0, 0.7, 0.1]])
     state = jax.jit(plan.optimizer.init)(np.zeros(2))
     row, score = judge(plan, samples, state)  # warnings are errors
     assert row["minimised"] == -score == pytest.approx(0.3 * 0.6)
-    assert changed(**turned).judge(row).metric == row["minimised"]
+    assert changed(**LAST).judge(row).metric == row["minimised"]
     assert changed().judge(row).metric == row["layer_losses"][-1]

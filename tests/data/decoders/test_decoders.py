@@ -118,10 +118,6 @@ def test_the_older_name_of_scaled_rotary_embeddings_is_read(write_folder):
             ["only use_sliding_window=False"],
         ),
         (
-            {"config": {"attention_bias": True}},
-            ["attention_bias=True; only attention_bias=False"],
-        ),
-        (
             {"config": {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}},
             ["by 'yarn'", "only llama3"],
         ),

@@ -1,7 +1,6 @@
 """Folders as Hugging Face writes them, with random weights under names written out
 here by hand."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tokenizers
-from safetensors.numpy import save_file
 from tokenizers import models, pre_tokenizers, processors
+
+from tests.data.conftest import write_model
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 WORDS = [
@@ -106,18 +106,9 @@ def write_folder(tmp_path: Path) -> WriteFolder:
         tensors: dict[str, np.ndarray] | None = None,
         words: Any = WORDS,
     ) -> Path:
-        folder = tmp_path / "bert"
-        folder.mkdir()
-        values = {
-            name: value
-            for name, value in (CONFIG | (config or {})).items()
-            if value is not None
-        }
-        (folder / "config.json").write_text(json.dumps(values))
-        save_file(
-            bert_tensors() if tensors is None else tensors, folder / "model.safetensors"
-        )
-        word_tokenizer(words).save(str(folder / "tokenizer.json"))
-        return folder
+        tensors = bert_tensors() if tensors is None else tensors
+        tokenizer = word_tokenizer(words)
+        values = CONFIG | (config or {})
+        return write_model(tmp_path / "bert", values, tokenizer, tensors)
 
     return write

@@ -151,7 +151,6 @@ def write_levels(folder):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda folder: change(folder, model_type="deit"), "model_type='deit'"),
         (lambda folder: change(folder, qkv_bias=False), "qkv_bias=False"),
         (lambda folder: change(folder, image_size=16), "position_embeddings is"),
         (write_levels, "only equal numbers"),
