@@ -54,7 +54,7 @@ class InMemory:
 
 def drawn(task: Any) -> Any:
     """Parameters of a task as they start, of one program."""
-    return jax.jit(task.init)(jax.random.key(0))
+    return jax.jit(lambda: task.init(jax.random.key(0)))()
 
 
 def without_report(patch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,12 @@
 
 import dataclasses
 
-import jax
 import numpy as np
 import pytest
 from scipy import special
 
 from tests.errors import one_line
+from tests.reference import compiled
 from tests.supervised.conftest import Stripes
 from tests.tasks import without_data
 from tests.train.commands import quiet, read
@@ -83,7 +83,7 @@ def test_a_prediction_has_a_radius_within_which_its_label_stays(
         for one, other in zip(answers, exported.predict(pictures), strict=True):
             assert (one.label, one.radius) == (other.label, other.radius)
     assert all(answer.radius >= 0.0 for answer in answers)
-    logits = jax.jit(model.task.inner.logits)
+    logits = compiled(model.task.inner.logits)
     draw = np.random.default_rng(0)
     for picture, answer in zip(pictures, answers, strict=True):
         moves = draw.normal(size=(64, *picture.shape))

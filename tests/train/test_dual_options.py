@@ -181,22 +181,26 @@ def test_what_is_not_feasible_ranks_last(changed, resilience, form):
     assert judge(plain, LATE, None)[1] == pytest.approx(-0.1)
 
 
-def test_the_report_on_held_out_data_has_prices_of_shares_of_bounds(changed):
-    """And names multipliers that have wound up."""
+@pytest.mark.parametrize("form", ["difference", "ratio_of_means"])
+def test_the_report_on_held_out_data_has_prices_of_the_losses(changed, form):
+    """And names a multiplier that has wound up."""
     options = {"constraints.alpha": (0.5,), "constraints.reference": 2.0}
-    _, plan = planned(changed(**options, **{"dual.start": (0.5, 3.0, 1.0)}))
+    options |= {"constraints.form": form, "dual.start": (0.5, 3.0, 1.0)}
+    _, plan = planned(changed(**options))
     state = jax.jit(plan.optimizer.init)(np.zeros(2))
     figures = describe_layers(plan, LATE, state)
     _, *rows, verdict = figures["constraint_report"]
     assert [row.split("  ")[0] for row in rows] == ["f_0", "layer 1", "layer 2"]
-    # f_l and bounds; multipliers are per unit of the loss
     columns = np.array([row.split()[-7:] for row in rows])
     values, bounds, prices = np.float64(columns[:, [0, 1, 5]].T)
+    expected = np.array([2.0, 0.45, 0.3])
     np.testing.assert_allclose(values, LATE.mean(axis=0), rtol=1e-2)
-    np.testing.assert_allclose(bounds, [2.0, 0.45, 0.3], rtol=1e-2)
-    np.testing.assert_allclose(prices, [0.5 * 2.0, 3.0 * 0.45, 0.3], rtol=1e-2)
+    np.testing.assert_allclose(bounds, expected, rtol=1e-2)
+    # multipliers of ratios are per share of the bound
+    units = np.ones(3) if form == "difference" else expected
+    np.testing.assert_allclose(prices, [0.5, 3.0, 1.0] / units, rtol=1e-2)
     assert violated(figures) == "violated: layer 1 by 33.33%"
-    assert "f_0 (a multiplier of 1, wound up unless" in verdict
+    assert f"f_0 (a multiplier of {prices[0]:.3g}, wound up unless" in verdict
 
 
 @functools.partial(jax.jit, static_argnums=0)
