@@ -64,7 +64,8 @@ def test_what_is_not_trained_has_the_dtype_of_layers(given):
     deleted = [leaf.is_deleted() for leaf in jax.tree.leaves(read)]
     assert all(deleted), "the state has their memory"
     whole = load_decoder(str(folder), log=quiet).params
-    original = jax.tree.map(lambda leaf: np.asarray(leaf, jnp.bfloat16), whole)
+    narrow = lambda leaf: np.asarray(leaf).astype(jnp.bfloat16)
+    original = jax.tree.map(narrow, whole)
     chex.assert_trees_all_equal(state.params["decoder"], original)
     train = task.inner.data.packed.whole("train")
     used = np.float64(original["embedding"])[train.tokens[train.segments > 0]]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.language.conftest import TINY, answer_logs, wide
+from tests.reference import compiled
 from unroll_jax.train.core.evaluate import evaluate, read
 from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import init_state, train_step
@@ -53,7 +54,7 @@ def measured(started):
     task, params, _ = started
     rows = task.inner.data.packed.whole("test")
 
-    @jax.jit
+    @compiled
     def run(params, rows):
         drawn = task.corrupt(rows, task.trial, jax.random.key(0))
         return task.losses(params, drawn, task.trial)[0], task.counts(drawn)
@@ -123,7 +124,7 @@ def test_the_last_layer_is_read_everywhere_others_where_drawn(
     assert part.options.depth is None, "it depends on the layers that are read"
     rows, (whole, _) = task.inner.data.packed.whole("test"), measured
 
-    @jax.jit
+    @compiled
     def measure(params, key):
         drawn = part.corrupt(PackedBatch(*map(jnp.asarray, rows)), part.trial, key)
         return part.losses(params, drawn, part.trial)[0], drawn.chosen
@@ -141,10 +142,10 @@ def test_noise_has_the_stated_strength_in_training(task_of):
     for noise, expected in (("deviation", 0.5), ("variance", 0.5**0.5)):
         task = task_of(train_gamma=0.5, noise=noise)
         rows = task.inner.data.packed.whole("train")
-        draw = jax.jit(functools.partial(task.corrupt, rows, task.trial))
+        draw = compiled(functools.partial(task.corrupt, rows, task.trial))
         drawn = draw(jax.random.key(0)).noise
         assert drawn.shape == (*rows.tokens.shape, 8)
-        assert float(jnp.std(drawn)) == pytest.approx(expected, rel=0.03)
+        assert np.std(drawn) == pytest.approx(expected, rel=0.03)
     assert task.corrupt(rows, Trial(0.0), jax.random.key(0)).noise is None
     assert task.inner.data.embedding_std == 1.0, "as drawn embeddings start"
 
@@ -155,7 +156,7 @@ def test_low_rank_changes_start_from_the_decoder_and_alone_move(started, measure
     config = dataclasses.replace(base.options, method="plain", model=model)
     # past the check: changes are for given decoders
     task = make(config, base.inner.data)._replace(
-        pretrained=lambda: jax.tree.map(jnp.copy, params["decoder"])
+        pretrained=lambda: jax.device_put(jax.device_get(params["decoder"]))
     )
     plan, rows = make_plan(task), base.inner.data.packed.whole("test")
     state = init_state(task, plan, 0)

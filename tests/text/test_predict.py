@@ -127,7 +127,7 @@ def test_the_command_predicts_a_file_of_lines(
         message = refused(capsys, *command, str(place), "--overwrite")
         assert f"{place.name} would replace" in message
     assert file.read_text() == "\n".join(TEXTS)
-    params = jax.tree.map(lambda leaf: leaf * np.nan, model.params)
+    params = jax.tree.map(lambda leaf: np.full_like(leaf, np.nan), model.params)
     broken = Model(model.task, params, model.card)
     monkeypatch.setattr("unroll_jax.train.predict.load", lambda folder: broken)
     message = refused(capsys, *command, str(tmp_path / "nan.jsonl"))

@@ -24,7 +24,7 @@ SCORES = {10: 1.0, 20: 5.0, 30: 2.0, 40: 3.0, 50: 0.0}
 
 
 def _state(step):
-    return jax.tree.map(lambda leaf: leaf + step, STATE)
+    return jax.device_put(jax.tree.map(lambda leaf: np.asarray(leaf) + step, STATE))
 
 
 def _save(folder, scores, log=None):
@@ -247,7 +247,7 @@ def test_a_checkpoint_half_deleted_by_a_kill_is_no_hindrance(tmp_path, left):
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("dtype", ["float32", "int32", "uint8", "bfloat16", "float64"])
 def test_one_bit_anywhere_changes_the_checksum_and_so_do_notes(dtype):
-    state = np.asarray(jnp.arange(6).astype(dtype))
+    state = np.arange(6).astype(jnp.dtype(dtype))
     whole = digest(state, {"score": 1.0})
     for bit in range(0, 8 * state.nbytes, 3):
         content = bytearray(state.tobytes())

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.reference import compiled
 from tests.train.conftest import traced_task
 from unroll_jax.train.core.evaluate import NOISE_SEED, evaluate
 from unroll_jax.train.core.metrics import ratio_figures
@@ -55,7 +56,7 @@ def evaluated(in_memory, changed, clips):
 @functools.cache
 def _outputs(options, spec):
     apply = build_video_model(options, spec, np.float32).module.apply
-    return jax.jit(lambda params, noisy: apply(params, noisy, record=lambda y: y))
+    return compiled(lambda params, noisy: apply(params, noisy, record=lambda y: y))
 
 
 @jax.jit
@@ -75,10 +76,8 @@ def test_rmse_is_that_of_all_pixels_on_the_byte_scale(evaluated, clips):
         clean, noisy = (
             np.asarray(pixels, np.float64) for pixels in _noisy(clips, gamma)
         )
-        output = np.asarray(
-            _outputs(task.options, clips.spec)(params, noisy.astype(np.float32))[-1],
-            np.float64,
-        )
+        outputs = _outputs(task.options, clips.spec)(params, noisy.astype(np.float32))
+        output = np.float64(outputs[-1])
         assert evaluation["rmse"][str(gamma)] == pytest.approx(
             255 * np.sqrt(np.mean((output - clean) ** 2)), rel=1e-5
         )

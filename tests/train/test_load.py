@@ -14,6 +14,7 @@ from PIL import Image
 
 from tests.data.conftest import write_video
 from tests.errors import assert_names, one_line
+from tests.reference import compiled
 from tests.train.commands import quiet, read
 from tests.train.conftest import CLIPS, traced_task
 from unroll_jax.train import load
@@ -37,22 +38,18 @@ def model(exported):
 def denoised(config, params, frames):
     """Frames of a whole number of windows, by the network itself."""
     windows = np.split(frames, len(frames) // LENGTH)
-    noisy = jnp.asarray(
-        np.stack([patch_sequences(window, side=SIDE) for window in windows]) / 255.0,
-        jnp.float32,
-    )
+    patches = [patch_sequences(window, side=SIDE) for window in windows]
+    noisy = np.float32(np.stack(patches) / 255.0)
     module = build_video_model(config, CLIPS.spec, np.float32).module
 
-    @jax.jit
+    @compiled
     @jax.vmap
     def last_layer(noisy):
         return module.apply(params, noisy, record=lambda y: y)[-1]
 
     outputs = last_layer(noisy)
-    cleaned = [
-        frames_from(np.asarray(window), frames.shape[1:], side=SIDE)
-        for window in outputs
-    ]
+    size = frames.shape[1:]
+    cleaned = [frames_from(window, size, side=SIDE) for window in outputs]
     return np.clip(255.0 * np.concatenate(cleaned), 0, 255)
 
 
