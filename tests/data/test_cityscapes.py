@@ -3,6 +3,7 @@ splits by folder and city."""
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from tests.data.conftest import pack, write
 from unroll_jax.train.data.files import SPLITS
@@ -57,9 +58,9 @@ def test_scenes_and_the_19_classes_are_those_of_the_files(opened, root, mode):
         names = [name for name, place in SCENES.items() if place == split]
         maps = [FILES[map_file(name)] for name in names]
         scenes = [FILES[scene_file(name)] for name in names]
-        np.testing.assert_array_equal(batch.images, scenes)
+        assert_array_equal(batch.images, scenes)
         for number, label_id in enumerate(IDS):
             expected = np.stack(maps) == label_id
-            np.testing.assert_array_equal(batch.labels == number, expected)
+            assert_array_equal(batch.labels == number, expected)
         ignored = ~np.isin(maps, IDS)
-        np.testing.assert_array_equal(batch.labels == 255, ignored)
+        assert_array_equal(batch.labels == 255, ignored)

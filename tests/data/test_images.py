@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -65,9 +66,7 @@ def test_images_are_what_the_files_hold_however_they_are_packed(
     data = opened("image_folder", pack(root, mode, reverse=reverse))
     assert (data.class_names, data.shape) == (("cat", "dog"), shape)
     batch = data.whole("test")
-    np.testing.assert_array_equal(
-        batch.images, read(root.glob("test/*/*")).reshape(7, *shape)
-    )
+    assert_array_equal(batch.images, read(root.glob("test/*/*")).reshape(7, *shape))
     assert batch.labels.tolist() == [0] * 3 + [1] * 4
 
 
@@ -112,7 +111,7 @@ def test_cifar10_records_are_those_of_the_files(opened, tmp_path, monkeypatch, p
         return planes.transpose(0, 2, 3, 1), records[:, 0]
 
     batches = {split: data.whole(split) for split in SPLITS}
-    np.testing.assert_array_equal(batches["test"].images, parsed("test_batch.bin")[0])
+    assert_array_equal(batches["test"].images, parsed("test_batch.bin")[0])
     assert pairs(batches["test"]) == pairs(parsed("test_batch.bin"))
     train = pairs(batches["train"], batches["validation"])
     assert train == pairs(parsed(*images.PARTS["train"]))
@@ -145,8 +144,8 @@ def test_camvid_is_read_by_the_numbers_of_its_palettes(opened, camvid, mode, rev
     )
     for split, folder in zip(SPLITS, ("train", "val", "test"), strict=True):
         batch, stored = data.whole(split), read((camvid / f"{folder}annot").iterdir())
-        np.testing.assert_array_equal(batch.images, read((camvid / folder).iterdir()))
-        np.testing.assert_array_equal(batch.labels, np.where(stored == 11, 255, stored))
+        assert_array_equal(batch.images, read((camvid / folder).iterdir()))
+        assert_array_equal(batch.labels, np.where(stored == 11, 255, stored))
 
 
 def test_a_reduction_averages_images_and_keeps_labels(opened, camvid):
@@ -156,10 +155,10 @@ def test_a_reduction_averages_images_and_keeps_labels(opened, camvid):
     )
     batch = data.whole("train")
     assert data.shape == (3, 4, 3)
-    np.testing.assert_allclose(
+    assert_allclose(
         batch.images, full.images.reshape(4, 3, 2, 4, 2, 3).mean((2, 4)), atol=0.51
     )
-    np.testing.assert_array_equal(batch.labels, full.labels[:, 1::2, 1::2])
+    assert_array_equal(batch.labels, full.labels[:, 1::2, 1::2])
     with pytest.raises(
         UserError, match=r"data\.reduction.* must divide the size of the images, 8x6"
     ):
@@ -183,8 +182,8 @@ def test_the_cifar10_archive_of_jpegs_is_read(real_data, opened, tmp_path):
     counts = [np.bincount(batch.labels).tolist() for batch in batches]
     assert counts == [[90] * 10, [10] * 10, [20] * 10]
     pixels = batches[0].images.reshape(-1, 3) / 255
-    np.testing.assert_allclose(data.mean, pixels.mean(axis=0), rtol=1e-5)
-    np.testing.assert_allclose(data.std, pixels.std(axis=0), rtol=1e-5)
+    assert_allclose(data.mean, pixels.mean(axis=0), rtol=1e-5)
+    assert_allclose(data.std, pixels.std(axis=0), rtol=1e-5)
 
 
 @pytest.mark.data

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 from tests.errors import one_line
 from unroll_jax.train.data.files import SPLITS
@@ -91,7 +92,7 @@ def test_a_template_tells_where_the_answer_starts():
             answer_tokenizer.questions(["Hi"]),
             answer_tokenizer.encode([Conversation("Hi", "Ho")]),
         )
-        np.testing.assert_array_equal(
+        assert_array_equal(
             question, whole.tokens[: whole.first], "what is trained on is what is asked"
         )
 

@@ -3,6 +3,7 @@ none vanishes in silence."""
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 from PIL import Image
 
 from tests.data.conftest import write_pictures, write_video
@@ -49,7 +50,7 @@ def test_pictures_are_read_whatever_they_are_called(opened, tmp_path):
     for actual, wanted in zip(
         opened("image_folder", root).whole("test"), expected, strict=True
     ):
-        np.testing.assert_array_equal(actual, wanted)
+        assert_array_equal(actual, wanted)
 
 
 def test_a_gif_is_a_picture_or_a_video(tmp_path):
@@ -94,13 +95,11 @@ def test_pictures_are_turned_upright_by_their_exif(tmp_path, kind):
         Image.fromarray(pixels).save(tmp_path / "a", kind, exif=exif)
         expected = upright(pixels)
         actual = picture_of(tmp_path / "a", (*expected.shape, 1))[..., 0]
-        np.testing.assert_array_equal(
-            actual > 127, expected > 127, err_msg=str(orientation)
-        )
+        assert_array_equal(actual > 127, expected > 127, err_msg=str(orientation))
     Image.fromarray(pixels).save(
         tmp_path / "a.png", exif=b"Exif\0\0II*\0\x08\0\0\0\xff\xff"
     )
-    np.testing.assert_array_equal(
+    assert_array_equal(
         picture_of(tmp_path / "a.png", (*pixels.shape, 1))[..., 0], pixels
     )
 

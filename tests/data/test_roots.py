@@ -5,6 +5,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 from PIL import Image
 
 from tests.data.conftest import pack, write_pictures
@@ -126,4 +127,4 @@ def test_runs_have_steps_or_epochs(name, tmp_path):
         options = in_steps(dataclasses.replace(config, **length), task)
         plan = make_plan(task.make(options))
         assert plan.num_steps == expected
-    np.testing.assert_array_equal(plan.weights[:-1], 0.0)
+    assert_array_equal(plan.weights[:-1], 0.0)

@@ -5,6 +5,7 @@ import itertools
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from tests.train.commands import quiet
 from unroll_jax.train.data.words import WordTokenizer, tokenise
@@ -100,7 +101,7 @@ def test_batches_hold_the_texts_as_they_are_and_nothing_else(data, texts):
             expected = [data.tokenizer.vocabulary.index(word) for word in text.split()][
                 :50
             ]
-            np.testing.assert_array_equal(
+            assert_array_equal(
                 batch.mask[row], np.arange(batch.tokens.shape[1]) < len(expected)
             )
             assert batch.tokens[row][batch.mask[row]].tolist() == expected
@@ -154,7 +155,7 @@ def test_batches_depend_on_seed_and_step_alone(data, texts, start):
             next(data.batches("train", batch_size=8, seed=3, start_step=step)),
             strict=True,
         ):
-            np.testing.assert_array_equal(part, wanted)
+            assert_array_equal(part, wanted)
     first, other = (
         next(data.batches("train", batch_size=8, seed=seed)) for seed in (3, 4)
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from tests.data.conftest import write_pictures
 from tests.errors import one_line
@@ -50,7 +51,7 @@ def test_records_are_the_patch_sequences_of_the_clips(
             for clip in splits["train"]
             for window in windows(clip.frames)
         ]
-    np.testing.assert_array_equal(
+    assert_array_equal(
         np.concatenate(list(data.examples("train", batch_size=64))),
         np.concatenate(expected),
     )
@@ -63,7 +64,7 @@ def test_records_are_the_patch_sequences_of_the_clips(
         itertools.islice(data.batches("train", batch_size=64, seed=7), 6)
     ):
         assert (batch.shape, batch.dtype) == ((64, 20, 256), np.uint8)
-        np.testing.assert_array_equal(
+        assert_array_equal(
             batch, next(data.batches("train", batch_size=64, seed=7, start_step=step))
         )
 
@@ -76,7 +77,7 @@ def test_other_clips_may_take_the_place_of_the_test_split(frames, opened, tmp_pa
     both = data.with_test(other)
     for split in SPLITS:
         expected = (other if split == "test" else data).read(split, [0, 1])
-        np.testing.assert_array_equal(both.read(split, [0, 1]), expected)
+        assert_array_equal(both.read(split, [0, 1]), expected)
     assert (both.spec, both.num_examples("test")) == (
         data.spec,
         other.num_examples("test"),

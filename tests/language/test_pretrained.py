@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 from scipy import stats
 
 from tests.errors import one_line
@@ -32,7 +33,7 @@ def test_changes_of_given_weights_are_trained_and_exported(run_of, tmp_path):
         chex.assert_trees_all_equal(model.params["decoder"], original)
         assert any(np.any(part["expand"]) for part in model.params["changes"].values())
     one, other = (model.predict("7?", answers="ab")[0].losses for model in models)
-    np.testing.assert_array_equal(one, other)
+    assert_array_equal(one, other)
     evaluation = read(run / "evaluation.json")
     changes = jax.tree.leaves(models[0].params["changes"])
     assert evaluation["trained_parameters"] == sum(leaf.size for leaf in changes)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from safetensors.numpy import load_file
 
 from tests.train.commands import quiet
@@ -122,6 +123,4 @@ def test_transformers_answers_by_the_python_of_the_model_card(
             {"params": opened.params}, jnp.asarray(inputs.numpy())
         )
         expected = decoder_logits(opened.config, opened.params, states[-1])
-        np.testing.assert_allclose(
-            logits, expected, rtol=0, atol=1e-4 * np.abs(expected).max()
-        )
+        assert_allclose(logits, expected, rtol=0, atol=1e-4 * np.abs(expected).max())

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from unroll_jax.energies import OptEqParams, deep_opteq, opteq
 
@@ -17,7 +18,7 @@ def factor(product, left, rng):
     exact = np.linalg.pinv(left) @ product
     null = np.eye(left.shape[1]) - np.linalg.pinv(left) @ left
     B = (exact + null @ rng.normal(size=exact.shape)).T
-    np.testing.assert_allclose(left @ B.T, product, atol=1e-10)
+    assert_allclose(left @ B.T, product, atol=1e-10)
     assert np.linalg.matrix_rank(B) == product.shape[1]
     return B
 
@@ -54,7 +55,7 @@ def test_lemmas_1_and_4_networks_are_opteq_chains():
             OptEqParams(jnp.asarray(weight), None, jnp.asarray(bias)), z, None
         )
     expected = forward(layers, x, np.tanh)
-    np.testing.assert_allclose(V[0] @ np.asarray(z), expected, atol=1e-10)
+    assert_allclose(V[0] @ np.asarray(z), expected, atol=1e-10)
 
 
 @pytest.mark.usefixtures("x64")
@@ -89,13 +90,13 @@ def test_lemma_2_a_deep_opteq_contains_any_relu_network():
         )
         twice = deep.step(params, deep.step(params, z, x), x)
         # an equilibrium
-        np.testing.assert_allclose(deep.step(params, twice, x), twice, atol=1e-10)
+        assert_allclose(deep.step(params, twice, x), twice, atol=1e-10)
         return read @ np.asarray(twice)
 
     expected = forward(layers, np.asarray(x), lambda u: np.maximum(u, 0.0))
-    np.testing.assert_allclose(run(hidden[0]), expected, atol=1e-9)
+    assert_allclose(run(hidden[0]), expected, atol=1e-9)
     cut_off = np.zeros_like(hidden[0])
-    np.testing.assert_array_equal(run(cut_off), run(cut_off, -3.0 * x))
+    assert_array_equal(run(cut_off), run(cut_off, -3.0 * x))
     assert np.max(np.abs(run(cut_off) - expected)) > 0.01
 
 
@@ -132,11 +133,9 @@ def test_remark_4_2_growth_of_the_constant():
     a2 it tends to 1, and does not grow.
     """
     small = np.logspace(-6, -3, 4)
-    np.testing.assert_allclose([constant(a, a, 1.0) * a for a in small], 1.0)
-    np.testing.assert_allclose(
-        [constant(0.1, 0.1, L_g) * 0.1 * L_g for L_g in small], 1.0
-    )
-    np.testing.assert_allclose([constant(a1, 0.1, 1.0) for a1 in small], 1.0, rtol=0.02)
+    assert_allclose([constant(a, a, 1.0) * a for a in small], 1.0)
+    assert_allclose([constant(0.1, 0.1, L_g) * 0.1 * L_g for L_g in small], 1.0)
+    assert_allclose([constant(a1, 0.1, 1.0) for a1 in small], 1.0, rtol=0.02)
 
 
 def proximal_problem(seed):
@@ -177,7 +176,7 @@ def test_lemmas_d_1_d_2_d_4_of_the_prox(seed):
         assert prox(z) >= prox(y) + below - 1e-12
         # D.4: P + eta majorises h + phi and touches it at x.
         assert prox(z) + eta >= h(z) + phi(z) - 1e-12
-    np.testing.assert_allclose(prox(x) + eta, h(x) + phi(x), rtol=1e-12)
+    assert_allclose(prox(x) + eta, h(x) + phi(x), rtol=1e-12)
     # D.2: descent of P against the distance to its minimiser and the noise, c_P = 1 /
     # a2.
     moved = x - a2 * gradient
@@ -197,7 +196,7 @@ def test_theorem_2_losses_end_below_zeta_over_alpha():
         worst = (1.0 - alpha) * worst + zeta  # every constraint met with equality
         # or with room
         losses = rng.uniform(0.0, 1.0, 100) * ((1.0 - alpha) * losses + zeta)
-    np.testing.assert_allclose(worst, zeta / alpha, rtol=1e-9)  # the constant is exact
+    assert_allclose(worst, zeta / alpha, rtol=1e-9)  # the constant is exact
     assert np.max(losses) <= zeta / alpha
 
 
@@ -230,7 +229,7 @@ def test_corollary_3_a_shift_adds_its_distance_and_is_tight():
     x = rng.normal(size=1000)
     violation = lambda x: np.mean(5.0 + x) - (1.0 - alpha) * np.mean(5.0 - x)
     grown = violation(x + tau) - violation(x)
-    np.testing.assert_allclose(grown, (2.0 - alpha) * tau, rtol=1e-12)
+    assert_allclose(grown, (2.0 - alpha) * tau, rtol=1e-12)
     weights = np.array([-(1.0 - alpha), 1.0])
     for _ in range(100):
         slopes, centres = rng.uniform(-1.0, 1.0, (2, 5, 1)), rng.normal(size=(2, 5, 1))

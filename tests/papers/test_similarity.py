@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from papers import similarity
 from unroll_jax.energies.attention.rho import log
@@ -21,7 +22,7 @@ def test_the_mean_cosine_is_of_pairs_of_different_tokens():
     y = np.random.default_rng(0).normal(size=(3, 5, 4)).astype(np.float32)
     expected = [cosines(tokens) for tokens in y]
     actual = jax.jit(similarity.mean_cosine)(y, np.ones((3, 5), bool))
-    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+    assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 
 
 def attend(y):
@@ -56,7 +57,7 @@ def test_layers_of_log_are_those_of_the_formulas(rule, step, monkeypatch):
         expected.append(np.mean([cosines(y) for y in sets]))
         sets = np.stack([step(y) for y in sets])
     actual = similarity.similarities(rule, "log")
-    np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-12)
+    assert_allclose(actual, expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.nightly

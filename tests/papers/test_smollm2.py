@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from papers.smollm2 import main
 from tests.data.decoders.conftest import TEMPLATE, byte_tokenizer
@@ -129,11 +130,11 @@ def test_parameters_are_the_dequantised_tensors_with_rows_in_our_order(name, con
         return gguf.dequantize(gguf.quantize(drawn_tensors()[name], kind), kind)
 
     params = decoder.params
-    np.testing.assert_array_equal(params["embedding"], rounded("token_embd.weight"))
+    assert_array_equal(params["embedding"], rounded("token_embd.weight"))
     for theirs, ours in OURS.items():
         for layer, kernel in enumerate(params["layers"][ours]["kernel"]):
             tensor = rounded(f"blk.{layer}.{theirs}.weight")
-            np.testing.assert_array_equal(kernel, tensor.T, err_msg=ours)
+            assert_array_equal(kernel, tensor.T, err_msg=ours)
 
 
 @pytest.mark.oracle("gguf")

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from papers.xie2021.__main__ import main
 from papers.xie2021.robustness import RobustnessConfig, attack, robustness
@@ -54,7 +55,7 @@ def test_an_attack_on_linear_models_breaks_what_is_near():
         assert np.all(lengths <= radius * (1.0 + 1e-5))
         assert np.all((result.images >= 0.0) & (result.images <= 1.0))
         robust = np.asarray(result.robust)[apart]
-        np.testing.assert_array_equal(robust, (distances > radius)[apart])
+        assert_array_equal(robust, (distances > radius)[apart])
 
 
 def test_nan_is_never_right_and_leaves_no_ball():
@@ -88,7 +89,7 @@ def test_an_attack_finds_its_way_where_the_answer_is_sure():
         0.5,
         num_steps=5,
     )
-    np.testing.assert_allclose(result.images, images - 0.25, atol=0.02)
+    assert_allclose(result.images, images - 0.25, atol=0.02)
 
 
 def test_attacks_cost_accuracy_and_certificates_promise_less():
@@ -144,7 +145,7 @@ def test_logits_are_scaled_down_to_the_lipschitz_limit():
     for share in (0.1, 10.0):
         held = dataclasses.replace(free, lipschitz=share * float(bound))
         scaled = task.make(held).inner.logits(params, images)
-        np.testing.assert_allclose(scaled, min(1.0, share) * logits, rtol=1e-5)
+        assert_allclose(scaled, min(1.0, share) * logits, rtol=1e-5)
 
 
 def test_only_certified_norms_are_certified():

@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from papers.yang2022 import FiguresConfig, draw, figures
 from papers.yang2022.__main__ import main
@@ -87,12 +88,12 @@ def test_figure_2_shows_h_after_each_gradient_step(drawn, kind):
     assert run["step_size"] == pytest.approx(step_size)
     states = half_steps(step_size)
     heights = [height(Y) for Y in states]
-    np.testing.assert_allclose(run["h"], heights, rtol=1e-5)
+    assert_allclose(run["h"], heights, rtol=1e-5)
     assert run["constant"] == pytest.approx(1.0 / (step_size * largest["g"]), rel=1e-5)
     of_f, of_g = np.moveaxis([gradients(Y) for Y in states[::2]], 1, 0)
     norm = lambda G: np.linalg.norm(G, axis=(1, 2))
     ratios = norm(of_f) / norm(of_f + of_g)
-    np.testing.assert_allclose(run["gradient_ratio"], ratios, rtol=1e-4)
+    assert_allclose(run["gradient_ratio"], ratios, rtol=1e-4)
     falls = np.mean(np.diff(heights[::2]) <= 0)
     assert run["share_of_full_steps_that_descend"] == falls
 
@@ -102,7 +103,7 @@ def test_figure_3_shows_the_states_in_their_principal_plane(drawn):
     centred = states - states.mean(0)
     expected = centred @ np.linalg.svd(centred)[2][:2].T
     points = np.array(drawn[1]["fig3"]["points"])
-    np.testing.assert_allclose(points @ points.T, expected @ expected.T, atol=1e-3)
+    assert_allclose(points @ points.T, expected @ expected.T, atol=1e-3)
 
 
 def test_figure_4_fills_the_points_of_theorem_5_1(drawn):
@@ -119,9 +120,7 @@ def test_figure_4_fills_the_points_of_theorem_5_1(drawn):
         assert numbers["share_of_window"][str(kappa)] == pytest.approx(
             np.mean(np.array(alignment) >= -kappa)
         )
-    np.testing.assert_allclose(
-        (W.T @ W + np.eye(2)) @ numbers["minimiser_h"], b, atol=1e-12
-    )
+    assert_allclose((W.T @ W + np.eye(2)) @ numbers["minimiser_h"], b, atol=1e-12)
 
 
 def test_what_the_user_can_mend_is_told_in_one_line(capsys):

@@ -7,6 +7,7 @@ import json
 import jax
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from papers.yang2022 import figures
 from papers.yang2022.__main__ import main
@@ -108,7 +109,7 @@ def test_energies_equal_the_equations_at_every_layer(name, lengths):
         logits = states[-1].mean(0) @ np.asarray(
             network.classifier.weights
         ) + np.asarray(network.classifier.bias)
-        np.testing.assert_allclose(measured.logits[number], logits, rtol=1e-9)
+        assert_allclose(measured.logits[number], logits, rtol=1e-9)
         for layer, Y in enumerate(states if len(X) > 1 else []):
             unit = Y / np.maximum(np.linalg.norm(Y, axis=1, keepdims=True), 1e-300)
             pairs = [unit[u] @ unit[v] for u in range(len(Y)) for v in range(u)]
@@ -124,7 +125,7 @@ def test_the_first_step_of_a_batch_follows_its_mean():
     trained, _ = train_network(stack, network, [texts], learning_rate=0.5)
     chances = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     slope = np.mean(chances - np.eye(2), axis=0)
-    np.testing.assert_allclose(trained.classifier.bias, -0.5 * slope, rtol=1e-4)
+    assert_allclose(trained.classifier.bias, -0.5 * slope, rtol=1e-4)
 
 
 def test_every_step_falls_stands_or_rises():
@@ -190,6 +191,6 @@ def test_figures_5_and_6_are_drawn_from_texts(root, monkeypatch):
             assert np.array(values["energy"]).shape == (3, 3)
             parts = [values["components"][part] for part in PARTS]
             total = np.sum(parts, axis=0)
-            np.testing.assert_allclose(values["energy"], total, rtol=1e-6)
+            assert_allclose(values["energy"], total, rtol=1e-6)
             has_residual = np.any(values["components"]["residual"])
             assert has_residual == (name == "fig6")

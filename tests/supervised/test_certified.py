@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from scipy import special
 
 from tests.errors import one_line
@@ -64,7 +65,7 @@ def test_no_attack_beats_a_certificate(trained):
     # the curve of the report has the shares of the table
     curve = np.array(evaluation["certified_curve"])
     shares = [np.max(curve[curve[:, 0] > r, 1], initial=0.0) for r in RADII]
-    np.testing.assert_allclose(shares, certified)
+    assert_allclose(shares, certified)
     smallest = [*evaluation["smallest_radii"].values()]
     assert smallest[0] > 0.0
     assert smallest == sorted(smallest)
@@ -94,7 +95,7 @@ def test_a_prediction_has_a_radius_within_which_its_label_stays(
         named = {model.task.inner.spec.class_names[one] for one in found.argmax(-1)}
         assert named == {answer.label}
         shares = special.softmax(found[0] / SMALL.temperature)
-        np.testing.assert_allclose(answer.probabilities, shares, rtol=1e-3, atol=1e-5)
+        assert_allclose(answer.probabilities, shares, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize(

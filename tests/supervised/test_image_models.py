@@ -4,6 +4,7 @@ are in test_steps.py."""
 import jax
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn import metrics
 
 from tests.reference import compiled
@@ -41,7 +42,7 @@ def test_every_image_is_a_shifted_or_mirrored_copy(batch, getkey):
     result, same, other = (
         np.asarray(augment(each, batch)) for each in (key, key, getkey())
     )
-    np.testing.assert_array_equal(result, same)
+    assert_array_equal(result, same)
     assert (result != other).any()
     assert (result.shape, result.dtype) == (batch.shape, np.uint8)
     moves = [
@@ -57,7 +58,7 @@ def test_every_image_is_a_shifted_or_mirrored_copy(batch, getkey):
 
 def test_a_scene_and_its_labels_are_mirrored_alike(batch, getkey):
     images, labels = map(np.asarray, jax.jit(flip)(getkey(), batch, batch[..., 1]))
-    np.testing.assert_array_equal(images[..., 1], labels)
+    assert_array_equal(images[..., 1], labels)
     mirrored = [
         np.array_equal(image, scene[:, ::-1])
         for image, scene in zip(images, batch, strict=True)
@@ -132,5 +133,5 @@ def test_features_of_every_regulariser_are_those_of_numpy():
         z = _numpy_equilibrium(np.float64(x), params, *case[:3])
         close = {"rtol": 1e-4, "err_msg": str(case)}
         absolute, square = np.abs(z).mean(1), (z**2).mean(1)
-        np.testing.assert_allclose(found["feature_absolute"], absolute, **close)
-        np.testing.assert_allclose(found["feature_square"], square, **close)
+        assert_allclose(found["feature_absolute"], absolute, **close)
+        assert_allclose(found["feature_square"], square, **close)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from tests.reference import compiled
 from unroll_jax.train.config.run import (
@@ -48,7 +49,7 @@ def test_a_schedule_is_its_formula():
     for name, found in rates(np.float32(STEP)).items():
         _, expected = SCHEDULES[name]
         close = {"rtol": 1e-5, "atol": 1e-6, "err_msg": name}
-        np.testing.assert_allclose(found, expected, **close)
+        assert_allclose(found, expected, **close)
 
 
 RATE: dict[str, Any] = {"learning_rate": 0.1, "schedule": "constant"}
@@ -90,7 +91,7 @@ def test_steps_of_a_rule_are_its_formula():
 
     for name, found in steps().items():
         *_, expected, close = RULES[name]
-        np.testing.assert_allclose(found, expected, rtol=close, err_msg=name)
+        assert_allclose(found, expected, rtol=close, err_msg=name)
 
 
 KERNEL = {"kernel": (3, 3, 4, 5), "dense": (6, 3), "bias": (5,)}
@@ -130,13 +131,13 @@ def test_muon_makes_singular_values_of_steps_equal(shapes, config, decay):
         # Adam's first step is the sign, by Nesterov's momentum
         if name in ("bias", "embedding", "layers.theta"):
             expected = (1.0 + 0.09 / 0.19) * np.sign(gradient)
-            np.testing.assert_allclose(step, expected, rtol=1e-4)
+            assert_allclose(step, expected, rtol=1e-4)
             continue
         if name == "kernel":
             step, gradient = step.reshape(36, 5), gradient.reshape(36, 5)
         left, _, right = np.linalg.svd(gradient, full_matrices=False)
         inner = np.swapaxes(left, -1, -2) @ step @ np.swapaxes(right, -1, -2)
-        np.testing.assert_allclose(left @ inner @ right, step, atol=1e-4)
+        assert_allclose(left @ inner @ right, step, atol=1e-4)
         inner /= 0.2 * np.sqrt(max(step.shape[-2:]))
         values = np.diagonal(inner, axis1=-2, axis2=-1)
         assert np.all((values > 0.6) & (values < 1.3))

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import log_softmax
 from sklearn import metrics
 
@@ -38,7 +39,7 @@ def test_parts_of_a_batch_count_by_their_labels():
         ends.append(jax.tree.leaves((state, result)))
     for one, two in zip(*ends, strict=True):
         atol = 2e-3 * np.max(np.abs(two), initial=0.0)
-        np.testing.assert_allclose(np.float64(one), two, rtol=0, atol=atol)
+        assert_allclose(np.float64(one), two, rtol=0, atol=atol)
 
 
 def test_scenes_without_a_label_that_counts_cost_nothing():
@@ -71,9 +72,9 @@ def test_the_loss_of_a_split_is_over_labels_that_count(monkeypatch):
     labels = scenes.labels[there].astype(int)
     logits = 3.0 * scenes.images[..., :2][there] / 255.0
     losses = -log_softmax(logits, axis=-1)[np.arange(len(labels)), labels]
-    np.testing.assert_allclose(reading["losses"].mean(), losses.mean(), rtol=1e-6)
+    assert_allclose(reading["losses"].mean(), losses.mean(), rtol=1e-6)
     expected = metrics.confusion_matrix(labels, np.argmax(logits, axis=-1))
-    np.testing.assert_array_equal(reading["confusion"], expected)
+    assert_array_equal(reading["confusion"], expected)
     # The same answers, the second ones of less loss.
     plan = make_plan(task)
     (one, first), (other, second) = (

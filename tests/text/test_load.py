@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from tests.text.conftest import MODELS
 from tests.train.commands import quiet
@@ -90,7 +91,7 @@ def test_a_loaded_model_says_what_the_evaluation_saw(small, given, tmp_path, nam
             for one, label in zip(predictions, names, strict=True)
         ]
         expected = in_order(reading["losses"])
-        np.testing.assert_allclose(in_order(np.stack(losses)), expected, rtol=1e-4)
+        assert_allclose(in_order(np.stack(losses)), expected, rtol=1e-4)
         right = [
             one.label == label for one, label in zip(predictions, names, strict=True)
         ]

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from scipy.special import softmax
 
 from tests.errors import one_line
@@ -38,7 +39,7 @@ def test_predictions_are_the_networks_whatever_is_beside(model):
     assert log == ["1 of 3 texts are longer than 8 tokens; their ends are left out"]
     (alone,) = model.predict(TEXTS[:1])
     clean = predictions[0].probabilities
-    np.testing.assert_allclose(clean, alone.probabilities, rtol=1e-4)
+    assert_allclose(clean, alone.probabilities, rtol=1e-4)
     # a batch of 32 texts, 8 tokens of width 8
     key = jax.random.fold_in(jax.random.key(0), 0)
     data = from_json(model.task.spec())
@@ -53,7 +54,7 @@ def test_predictions_are_the_networks_whatever_is_beside(model):
     # 32 are one batch, and every text has noise of its own
     noisy = [each.probabilities for each in model.predict([TEXTS[0]] * 34, gamma=0.5)]
     expected = softmax(logits[:, 0], axis=-1)
-    np.testing.assert_allclose(noisy[0], expected, rtol=1e-4)
+    assert_allclose(noisy[0], expected, rtol=1e-4)
     for place in (1, 32, 33):
         assert not np.allclose(noisy[place], noisy[0])
     other = model.predict(TEXTS, gamma=0.5, seed=1, log=quiet)[0].probabilities

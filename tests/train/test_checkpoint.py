@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from tests.train.commands import flip_a_bit
 from unroll_jax.train.config.errors import UserError
@@ -49,7 +50,7 @@ def _assert_same(state, saved):
     assert jax.tree.structure(state) == jax.tree.structure(saved)
     for leaf, other in zip(*map(jax.tree.leaves, (state, saved)), strict=True):
         assert leaf.dtype == other.dtype
-        np.testing.assert_array_equal(leaf, other)
+        assert_array_equal(leaf, other)
 
 
 def _steps(folder):

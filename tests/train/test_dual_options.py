@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.errors import one_line
 from tests.reference import compiled
@@ -106,7 +107,7 @@ def _replay(config, rows):
 def test_multipliers_are_those_of_the_options_written_out(runs, name):
     config, rows = runs[name]
     for step, multipliers in enumerate(_replay(config, rows)):
-        np.testing.assert_allclose(
+        assert_allclose(
             rows.prices.multipliers[step], multipliers, rtol=2e-4, atol=1e-5
         )
     assert np.max(rows.prices.multipliers[:, 1]) > 0.2, (
@@ -117,9 +118,9 @@ def test_multipliers_are_those_of_the_options_written_out(runs, name):
 def test_the_warm_up_is_plain_risk_though_multipliers_start(runs):
     (_, rows), (_, plain) = runs["started, warm"], runs["plain"]
     # after three steps as well
-    np.testing.assert_allclose(rows.layer_losses[:4], plain.layer_losses[:4], rtol=1e-6)
-    np.testing.assert_allclose(rows.value[:3], rows.layer_losses[:3, -1], rtol=1e-6)
-    np.testing.assert_array_equal(rows.prices.multipliers[:4], np.full((4, 3), 2.0))
+    assert_allclose(rows.layer_losses[:4], plain.layer_losses[:4], rtol=1e-6)
+    assert_allclose(rows.value[:3], rows.layer_losses[:3, -1], rtol=1e-6)
+    assert_array_equal(rows.prices.multipliers[:4], np.full((4, 3), 2.0))
     assert np.all(rows.prices.multipliers[4] != 2.0)
 
 
@@ -139,7 +140,7 @@ def test_only_layers_compute_in_bfloat16(changed, clips):
     for leaf in jax.tree.leaves(ends):
         assert leaf.dtype in (jnp.float32, jnp.int32, jnp.uint32)
     narrow, wide = (metrics.layer_losses for _, metrics in ends)
-    np.testing.assert_allclose(narrow, wide, rtol=0.05)
+    assert_allclose(narrow, wide, rtol=0.05)
     assert not np.array_equal(narrow, wide)
 
 
@@ -200,11 +201,11 @@ def test_the_report_on_held_out_data_has_prices_of_the_losses(changed, form):
     columns = np.array([row.split()[-7:] for row in rows])
     values, bounds, prices = np.float64(columns[:, [0, 1, 5]].T)
     expected = np.array([2.0, 0.45, 0.3])
-    np.testing.assert_allclose(values, LATE.mean(axis=0), rtol=1e-2)
-    np.testing.assert_allclose(bounds, expected, rtol=1e-2)
+    assert_allclose(values, LATE.mean(axis=0), rtol=1e-2)
+    assert_allclose(bounds, expected, rtol=1e-2)
     # multipliers of ratios are per share of the bound
     units = np.ones(3) if form == "difference" else expected
-    np.testing.assert_allclose(prices, [0.5, 3.0, 1.0] / units, rtol=1e-2)
+    assert_allclose(prices, [0.5, 3.0, 1.0] / units, rtol=1e-2)
     assert violated(figures) == "violated: layer 1 by 33.33%"
     assert f"f_0 (a multiplier of {prices[0]:.3g}, wound up unless" in verdict
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from tests.reference import compiled
 from tests.train.conftest import traced_task
@@ -84,7 +85,7 @@ def test_rmse_is_that_of_all_pixels_on_the_byte_scale(evaluated, clips):
         if gamma == 0.15:
             ends = [0.5 * np.sum((y - clean) ** 2, -1).mean() for y in (noisy, output)]
             layers = np.array(evaluation["layer_losses"])
-            np.testing.assert_allclose(layers[[0, -1]], ends, rtol=1e-5)
+            assert_allclose(layers[[0, -1]], ends, rtol=1e-5)
         noisy_rmse = 255 * np.sqrt(np.mean((noisy - clean) ** 2))
         assert evaluation["noisy_rmse"][str(gamma)] == pytest.approx(
             noisy_rmse, rel=1e-5, abs=1e-9
@@ -98,14 +99,12 @@ def test_bounds_are_stated_and_slackness_is_of_the_tightened(
     losses, settings = np.array(evaluation["layer_losses"]), task.options.constraints
     kept = (1.0 - settings.alpha[0]) * losses[:-1]
     bounds = np.array([settings.reference, *kept])
-    np.testing.assert_allclose(evaluation["bounds"], bounds, rtol=1e-6)
-    np.testing.assert_allclose(
-        evaluation["violations"], losses - bounds, rtol=1e-5, atol=1e-6
-    )
+    assert_allclose(evaluation["bounds"], bounds, rtol=1e-6)
+    assert_allclose(evaluation["violations"], losses - bounds, rtol=1e-5, atol=1e-6)
     assert evaluation["feasible"] == bool(np.all(losses <= 1.05 * bounds))
     enforced = losses - [settings.reference, *kept * (1.0 - np.array([0.5, 0.1]))]
     expected = np.array(evaluation["multipliers"]) * (enforced - evaluation["slacks"])
-    np.testing.assert_allclose(
+    assert_allclose(
         evaluation["complementary_slackness"], expected, rtol=1e-4, atol=1e-6
     )
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
@@ -73,7 +74,7 @@ def test_parameters_come_back_bit_for_bit_by_their_names(
     layers = jax.device_get(best.state.params)["params"]["layers"]
     with safe_open(exported / "model.safetensors", framework="numpy") as file:
         assert set(file.keys()) == {f"params.layers.{name}" for name in "VWU"}
-        np.testing.assert_array_equal(file.get_tensor("params.layers.V"), layers.V)
+        assert_array_equal(file.get_tensor("params.layers.V"), layers.V)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ a step in NumPy."""
 import jax
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.errors import one_line
 from tests.train.ladder import batches, planned
@@ -112,18 +113,18 @@ def _violations(name, f):
 def _assert_gradient(metrics, weights, in_params, moved):
     gradient = np.tensordot(weights, in_params.astype(np.float64), axes=2)
     # Adam's first step is against the sign of each entry
-    np.testing.assert_array_equal(np.sign(moved), -np.sign(gradient))
-    np.testing.assert_allclose(metrics.grad_norm, np.linalg.norm(gradient), rtol=1e-4)
+    assert_array_equal(np.sign(moved), -np.sign(gradient))
+    assert_allclose(metrics.grad_norm, np.linalg.norm(gradient), rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_violations_and_gradient_are_those_of_numpy(steps, name):
     f, in_params, metrics, moved = steps[name]
     violations, slopes = _violations(name, f)
-    np.testing.assert_allclose(
+    assert_allclose(
         metrics.prices.violations, violations.mean(axis=0), rtol=1e-4, atol=1e-5
     )
-    np.testing.assert_allclose(metrics.layer_losses, f.mean(axis=0), rtol=1e-5)
+    assert_allclose(metrics.layer_losses, f.mean(axis=0), rtol=1e-5)
     weights = np.einsum("c,scl->sl", np.array(MULTIPLIERS), slopes) / 8
     weights[:, -1] += 1 / 8
     if "not normalised" not in name:
@@ -135,7 +136,7 @@ def test_violations_and_gradient_are_those_of_numpy(steps, name):
 def test_deep_supervision_is_a_sum_of_losses_also_in_parts(steps, name):
     f, in_params, metrics, moved = steps[name]
     weights = np.array(SUPERVISED[name][1])
-    np.testing.assert_allclose(metrics.value, f.mean(axis=0) @ weights, rtol=1e-5)
+    assert_allclose(metrics.value, f.mean(axis=0) @ weights, rtol=1e-5)
     _assert_gradient(metrics, np.tile(weights / 8, (8, 1)), in_params, moved)
     assert not np.any(metrics.prices.multipliers), "watched constraints have a price"
 
@@ -143,11 +144,9 @@ def test_deep_supervision_is_a_sum_of_losses_also_in_parts(steps, name):
 def test_early_losses_are_minimised_within_a_bound_on_the_last(steps):
     f, in_params, metrics, moved = steps["last"]
     bound = 0.2 * 0.95
-    np.testing.assert_allclose(
-        metrics.prices.violations, [f[:, 2].mean() - bound], rtol=1e-4
-    )
+    assert_allclose(metrics.prices.violations, [f[:, 2].mean() - bound], rtol=1e-4)
     value = np.append(0.3 * f[:, 1], 2.0 * (f[:, 2] - bound)).mean() * 2 / 3
-    np.testing.assert_allclose(metrics.value, value, rtol=1e-5)
+    assert_allclose(metrics.value, value, rtol=1e-5)
     weights = np.tile(np.array([0.0, 0.3, 2.0]) / 3 / 8, (8, 1))
     _assert_gradient(metrics, weights, in_params, moved)
 
@@ -178,7 +177,7 @@ def test_weights_are_those_of_layer_skip(changed, read, scale):
     config = changed(
         method="deep_supervision", layer_weights=(scale,), layer_weighting="layerskip"
     )
-    np.testing.assert_allclose(
+    assert_allclose(
         config.loss_weights(len(read) - 1, read), enabled / enabled.sum(), rtol=1e-12
     )
 

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from tests.reference import compiled
 from tests.train.conftest import Clips
@@ -51,11 +52,11 @@ def test_the_gradient_in_parts_is_autodiffs(affine):
     for parts, ((*figures, others), (of_weights, of_probe)) in found.items():
         if parts > 1:  # part i has the rows i, i + parts, ...
             of_probe = np.swapaxes(of_probe, 0, 1).reshape(-1, 4)
-        np.testing.assert_allclose(of_weights, gradient, rtol=1e-4, atol=1e-6)
-        np.testing.assert_allclose(of_probe, probed, rtol=1e-4, atol=1e-6)
+        assert_allclose(of_weights, gradient, rtol=1e-4, atol=1e-6)
+        assert_allclose(of_probe, probed, rtol=1e-4, atol=1e-6)
         figures = zip((*figures, others["largest"]), (value, *seen), strict=True)
         for one, other in figures:
-            np.testing.assert_allclose(one, other, rtol=1e-5)
+            assert_allclose(one, other, rtol=1e-5)
 
 
 def _compiled(task, plan, batch):
@@ -101,6 +102,6 @@ def test_recomputing_changes_no_step_and_takes_less_memory(changed):
         ends[name] = jax.tree.leaves((metrics, state.params))
         for one, other in zip(ends[name], ends["none"], strict=True):
             scale = np.max(np.abs(other), initial=0.0)
-            np.testing.assert_allclose(one, other, rtol=0, atol=1e-5 * scale)
+            assert_allclose(one, other, rtol=0, atol=1e-5 * scale)
     for name, share in (("everything", 0.7), ("dots_without_batch", 0.95)):
         assert memory[name] < share * memory["none"], name

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
 
 from tests.data.conftest import write_video
@@ -88,7 +89,7 @@ def test_frames_come_back_as_the_network_makes_them(model, config):
     expected = denoised(
         config, model.params, np.concatenate([frames, frames[-1:], frames[-1:]])
     )[:6]
-    np.testing.assert_allclose(cleaned, expected, atol=0.51)
+    assert_allclose(cleaned, expected, atol=0.51)
     assert np.ptp(expected) > 30, "the case tells places apart"
 
 
@@ -98,7 +99,7 @@ def test_noise_is_that_of_its_seed_and_window(model):
         model.predict(frames, gamma=gamma, seed=seed).astype(int)
         for gamma, seed in ((0, 0), (0.3, 0), (0.3, 0), (0.3, 1))
     )
-    np.testing.assert_array_equal(one, again)
+    assert_array_equal(one, again)
     for first, second in ((one, clean), (one, other), (one[:4], one[4:])):
         assert np.abs(first - second).mean() > 1
     assert_names(UserError, partial(model.predict, frames), {"gamma": -1.0})
@@ -119,7 +120,7 @@ def test_a_picture_of_any_size_is_brought_to_grey(model, mode, tmp_path):
     picture.save(path)
     array = np.asarray(picture)
     for source in (path, str(path), array, array[None], jnp.asarray(array)):
-        np.testing.assert_array_equal(np.squeeze(model.predict(source)), expected)
+        assert_array_equal(np.squeeze(model.predict(source)), expected)
 
 
 def test_arrays_that_are_no_pictures_are_refused(model):
@@ -143,7 +144,7 @@ def test_a_video_file_comes_back_as_its_frames_do(model, tmp_path):
         np.broadcast_to(frames[:, ::2, ::4, None], (6, 80, 40, 3)),
         list(frames),
     ):
-        np.testing.assert_array_equal(cleaned, model.predict(source))
+        assert_array_equal(cleaned, model.predict(source))
 
 
 # The folder, its file, the new text of that (None deletes it) or new facts in it, and

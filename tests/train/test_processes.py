@@ -9,8 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from tests.started import free_port
 from tests.train.conftest import OF_PROCESSES, words_of
@@ -76,20 +76,14 @@ def assert_same(folder: Path, alone: Path) -> None:
         (row["kind"], row["step"]) for row in expected
     ]
     for row, other in zip(rows, expected, strict=True):
-        np.testing.assert_allclose(
-            row["layer_losses"], other["layer_losses"], rtol=1e-4
-        )
+        assert_allclose(row["layer_losses"], other["layer_losses"], rtol=1e-4)
         if row["kind"] == "train":
-            np.testing.assert_allclose(
-                row["multipliers"], other["multipliers"], atol=1e-4
-            )
+            assert_allclose(row["multipliers"], other["multipliers"], atol=1e-4)
     evaluation, other = (
         read_object(one / "evaluation.json") for one in (folder, alone)
     )
-    np.testing.assert_allclose(
-        evaluation["rmse"]["0.15"], other["rmse"]["0.15"], rtol=1e-4
-    )
-    np.testing.assert_allclose(evaluation["slacks"], other["slacks"], atol=1e-5)
+    assert_allclose(evaluation["rmse"]["0.15"], other["rmse"]["0.15"], rtol=1e-4)
+    assert_allclose(evaluation["slacks"], other["slacks"], atol=1e-5)
     assert max(other["slacks"]) > 0.0
 
 

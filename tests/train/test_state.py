@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from numpy.testing import assert_allclose
 from scipy.fft import dctn
 
 from unroll_jax.train.core.plan import make_plan
@@ -119,14 +120,10 @@ def test_steps_are_those_of_the_algorithm_written_out(changed, clips):
         batches, rows, strict=True
     ):
         state, metrics = step(state, batch)
-        np.testing.assert_allclose(metrics.layer_losses, losses, rtol=2e-4)
-        np.testing.assert_allclose(
-            metrics.prices.violations, violations, rtol=1e-3, atol=1e-4
-        )
-        np.testing.assert_allclose(
-            metrics.prices.multipliers, multipliers, rtol=2e-3, atol=1e-4
-        )
-        np.testing.assert_allclose(metrics.value, value, rtol=5e-4)
+        assert_allclose(metrics.layer_losses, losses, rtol=2e-4)
+        assert_allclose(metrics.prices.violations, violations, rtol=1e-3, atol=1e-4)
+        assert_allclose(metrics.prices.multipliers, multipliers, rtol=2e-3, atol=1e-4)
+        assert_allclose(metrics.value, value, rtol=5e-4)
     # Adam divides by the size of a gradient, so rounding shows where a gradient is
     # nearly 0: 0.02 is a whole step.
     chex.assert_trees_all_close(state.params["params"]["layers"], last, atol=1e-3)

@@ -10,6 +10,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from safetensors.numpy import save_file
 
 from tests.data.pretrained.test_vision import CONFIG, tensors
@@ -108,8 +109,8 @@ def test_frames_are_samples_in_order_and_sequences_again():
     )
     frames = np.concatenate(list(samples.examples("test", batch_size=2 * FRAMES)))
     expected = DATA.frames["test"].reshape(-1, SIDE, SIDE)
-    np.testing.assert_array_equal([whole(frame) for frame in frames], expected)
-    np.testing.assert_array_equal(samples.to_windows(frames), DATA.splits["test"])
+    assert_array_equal([whole(frame) for frame in frames], expected)
+    assert_array_equal(samples.to_windows(frames), DATA.splits["test"])
 
 
 @pytest.mark.slow
@@ -131,7 +132,7 @@ def test_a_run_comes_back_without_its_data(run):
     outputs = module.apply(model.params, noisy, record=lambda y: y)[-1]
     patches = samples.to_windows(np.asarray(outputs))
     expected = 255.0 * frames_from(patches, (SIDE, SIDE), side=PATCH)
-    np.testing.assert_allclose(cleaned, np.clip(expected, 0, 255), atol=0.51)
+    assert_allclose(cleaned, np.clip(expected, 0, 255), atol=0.51)
 
 
 @pytest.mark.slow
@@ -192,9 +193,9 @@ def test_a_pretrained_transformer_trains_and_comes_back(
     position = np.asarray(params["embeddings"]["position"])
     stored = weights["embeddings.position_embeddings"][0]
     assert position.shape == (101, 768)
-    np.testing.assert_allclose(position[0], stored[0], atol=1e-6)
+    assert_allclose(position[0], stored[0], atol=1e-6)
     # the middle of the frame is the mean of the four squares
     middle = position[1:].reshape(10, 10, -1)[4:6, 4:6].mean((0, 1))
-    np.testing.assert_allclose(middle, stored[1:].mean(0), atol=1e-5)
+    assert_allclose(middle, stored[1:].mean(0), atol=1e-5)
     frame = DATA.frames["test"][0, 0]
     assert model.predict(frame).shape == (SIDE, SIDE)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from tests.data.pretrained.conftest import DIM, bert_tensors
 from tests.errors import assert_fails, one_line
@@ -34,7 +35,7 @@ def test_the_tensors_of_a_file_become_the_parameters(write_folder):
     )["params"]
     chex.assert_trees_all_equal_shapes(pretrained.params, shapes)
     query = bert_tensors()["bert.encoder.layer.1.attention.self.query.weight"]
-    np.testing.assert_array_equal(query_of(pretrained, 1), query.T)
+    assert_array_equal(query_of(pretrained, 1), query.T)
     assert pretrained.hidden == "tanh"
 
 
@@ -46,7 +47,7 @@ def test_the_tensors_of_a_file_become_the_parameters(write_folder):
 def test_other_names_of_the_same_tensors_are_known(write_folder, names):
     tensors = bert_tensors(**names)
     pretrained = reads(write_folder(tensors=tensors))
-    np.testing.assert_array_equal(
+    assert_array_equal(
         pretrained.params["embeddings"]["word"]["embedding"],
         next(iter(tensors.values())),
     )
@@ -60,7 +61,7 @@ def test_weights_of_any_floating_dtype_become_float32(write_folder, dtype):
     leaves = jax.tree.leaves((pretrained.params, pretrained.head))
     assert {leaf.dtype for leaf in leaves} == {np.dtype(np.float32)}
     query = stored["bert.encoder.layer.1.attention.self.query.weight"]
-    np.testing.assert_array_equal(query_of(pretrained, 1), query.T.astype(np.float32))
+    assert_array_equal(query_of(pretrained, 1), query.T.astype(np.float32))
 
 
 def plain(name):
