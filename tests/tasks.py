@@ -57,6 +57,15 @@ def drawn(task: Any) -> Any:
     return jax.jit(lambda: task.init(jax.random.key(0)))()
 
 
+def assert_same_bits(tree: Any, other: Any) -> None:
+    """The leaves of two trees of one structure, scalars and NaN too."""
+    assert jax.tree.structure(tree) == jax.tree.structure(other)
+    pairs = zip(*map(jax.tree.leaves, (tree, other)), strict=True)
+    for one, another in (map(np.asarray, pair) for pair in pairs):
+        assert (one.dtype, one.shape) == (another.dtype, another.shape)
+        assert one.tobytes() == another.tobytes()
+
+
 def without_report(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("unroll_jax.train.report.write_report", lambda *_, **__: None)
 

@@ -31,6 +31,14 @@ def network(widths, rng):
     ]
 
 
+def factors(weights, read, rng):
+    """V_L, given, to V_0, with V_k V_(k-1)^T the weights of a network."""
+    V = [read]
+    for weight in reversed(weights):
+        V.append(factor(weight, V[-1], rng))
+    return V
+
+
 def forward(layers, x, activation):
     for weight, bias in layers[:-1]:
         x = activation(weight @ x + bias)
@@ -43,9 +51,7 @@ def test_lemmas_1_and_4_networks_are_opteq_chains():
     network; y = V_L z."""
     rng, m, widths = np.random.default_rng(1), 9, (4, 6, 3, 5, 2)
     layers = network(widths, rng)
-    V = [rng.normal(size=(widths[-1], m))]  # from the last to the first
-    for weight, _ in reversed(layers):
-        V.append(factor(weight, V[-1], rng))
+    V = factors([one for one, _ in layers], rng.normal(size=(widths[-1], m)), rng)
     *reversed_V, V_0 = V
     x = rng.normal(size=widths[0])
     z = jnp.asarray(V_0.T @ x)
@@ -66,19 +72,14 @@ def test_lemma_2_a_deep_opteq_contains_any_relu_network():
     equilibrium.
     """
     rng, m, widths = np.random.default_rng(2), 20, (4, 6, 3, 5, 2)
-    layers, V = network(widths, rng), [rng.normal(size=(widths[-1], m))]
-    for weight, _ in reversed(layers[1:]):
-        V.append(factor(weight, V[-1], rng))
-    read, *hidden = V[0], *V[:0:-1]
+    layers, read = network(widths, rng), rng.normal(size=(widths[-1], m))
+    hidden = factors([one for one, _ in layers[1:]], read, rng)[:0:-1]
     both = np.concatenate([hidden[1], hidden[-1]])  # W_2 and W_L
-    hidden[0] = factor(
-        np.concatenate([layers[1][0], np.zeros((len(hidden[-1]), widths[1]))]),
-        both,
-        rng,
-    )
-    deep = deep_opteq(
-        [opteq(m, widths[1], widths[0]), *(opteq(m, width) for width in widths[2:-1])]
-    )
+    products = np.zeros((len(both), widths[1]))
+    products[: widths[2]] = layers[1][0]
+    hidden[0] = factor(products, both, rng)
+    first = opteq(m, widths[1], widths[0])
+    deep = deep_opteq([first, *(opteq(m, width) for width in widths[2:-1])])
     x, z = jnp.asarray(rng.normal(size=widths[0])), jnp.asarray(rng.normal(size=m))
 
     def run(first, x=x):
@@ -138,40 +139,24 @@ def test_remark_4_2_growth_of_the_constant():
     assert_allclose([constant(a1, 0.1, 1.0) for a1 in small], 1.0, rtol=0.02)
 
 
-def proximal_problem(seed):
-    """A quadratic h with L_h = 1, phi = |.|_1 / 2, a point x, an inexact step y of
-    length a2 = lambda, its noise."""
-    rng = np.random.default_rng(seed)
-    basis = np.linalg.qr(rng.normal(size=(6, 6)))[0]
-    A, b, x = (
-        basis @ np.diag(rng.uniform(0.1, 1.0, 6)) @ basis.T,
-        rng.normal(size=6),
-        rng.normal(size=6),
-    )
-    a2, noise = rng.uniform(0.2, 1.0), 0.3 * rng.normal(size=6)
-    gradient = A @ x + b
-    moved = x - a2 * (gradient - noise)
-    y = np.sign(moved) * np.maximum(np.abs(moved) - 0.5 * a2, 0.0)
-
-    def h(z):
-        return 0.5 * z @ A @ z + b @ z
-
-    def prox(z):
-        return np.sum((z - x + a2 * gradient) ** 2) / (2.0 * a2) + 0.5 * np.sum(
-            np.abs(z)
-        )
-
-    return h, prox, x, y, gradient, noise, a2
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_lemmas_d_1_d_2_d_4_of_the_prox(seed):
-    h, prox, x, y, gradient, noise, a2 = proximal_problem(seed)
+    """Of a quadratic h with L_h = 1, phi = |.|_1 / 2, a point x, and a step to y of
+    length a2 = lambda that is inexact by noise."""
+    rng = np.random.default_rng(seed)
+    basis = np.linalg.qr(rng.normal(size=(6, 6)))[0]
+    A = basis @ np.diag(rng.uniform(0.1, 1.0, 6)) @ basis.T
+    b, x, noise = rng.normal(size=(3, 6)) * [[1.0], [1.0], [0.3]]
+    a2, gradient = rng.uniform(0.2, 1.0), A @ x + b
+    h = lambda z: 0.5 * z @ A @ z + b @ z
     phi = lambda z: 0.5 * np.sum(np.abs(z))
+    prox = lambda z: np.sum((z - x + a2 * gradient) ** 2) / (2.0 * a2) + phi(z)
+    shrunk = lambda z: np.sign(z) * np.maximum(np.abs(z) - 0.5 * a2, 0.0)
+    y = shrunk(x - a2 * (gradient - noise))
     eta = h(x) - 0.5 * a2 * np.sum(gradient**2)
     # D.1, whose print has the other sign: the noise is a subgradient of P at y (lambda
     # = a2), which is 1 / a2 convex.
-    for z in np.random.default_rng(seed + 100).normal(size=(200, 6)):
+    for z in rng.normal(size=(200, 6)):
         below = noise @ (z - y) + np.sum((z - y) ** 2) / (2.0 * a2)
         assert prox(z) >= prox(y) + below - 1e-12
         # D.4: P + eta majorises h + phi and touches it at x.
@@ -179,8 +164,7 @@ def test_lemmas_d_1_d_2_d_4_of_the_prox(seed):
     assert_allclose(prox(x) + eta, h(x) + phi(x), rtol=1e-12)
     # D.2: descent of P against the distance to its minimiser and the noise, c_P = 1 /
     # a2.
-    moved = x - a2 * gradient
-    best = np.sign(moved) * np.maximum(np.abs(moved) - 0.5 * a2, 0.0)
+    best = shrunk(x - a2 * gradient)
     least = np.sum((x - best) ** 2) / (2.0 * a2) - a2 * np.sum(noise**2)
     assert prox(x) - prox(y) >= least - 1e-12
 

@@ -21,6 +21,7 @@ from papers.yang2022.energies import (
 )
 from papers.yang2022.energy_plots import layer_numbers, moves
 from papers.yang2022.sentences import Sentence
+from tests.data.conftest import write
 from tests.reference import (
     feedforward_energy,
     feedforward_step,
@@ -173,10 +174,7 @@ def root(tmp_path):
         f"{word} {' '.join(map(str, generator.normal(size=DIM)))}"
         for word in words[:-1]
     ]
-    for name, content in (files | {"vectors.txt": "\n".join(lines)}).items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(content)
-    return tmp_path
+    return write(tmp_path, files | {"vectors.txt": "\n".join(lines)})
 
 
 def test_figures_5_and_6_are_drawn_from_texts(root, monkeypatch):

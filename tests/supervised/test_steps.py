@@ -1,7 +1,6 @@
 """Steps of supervised training in parts and recomputed, and their rows: equilibria
 and gradients."""
 
-import dataclasses
 from types import SimpleNamespace
 
 import jax
@@ -13,6 +12,7 @@ from scipy.special import log_softmax
 from sklearn import metrics
 
 from tests.supervised.conftest import Fields, small, traced
+from unroll_jax.train.config.options import with_value
 from unroll_jax.train.core.evaluate import read, validate
 from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import describe_step
@@ -29,9 +29,8 @@ def test_parts_of_a_batch_count_by_their_labels():
     # Parts take every other scene: one part has almost no labels that count.
     scenes, ends = Fields().splits["train"], []
     scenes.labels[::2, 1:] = NOT_COUNTED
-    config = dataclasses.replace(small("segment-fcn"), augment=True)
     for options in ({"accumulate": 2, "remat": "dots"}, {}):
-        _, _, init, step = traced(dataclasses.replace(config, **options))
+        _, _, init, step = traced(small("segment-fcn", augment=True, **options))
         state = init()
         for start in range(0, 24, 8):
             batch = (part[start : start + 8] for part in scenes)
@@ -43,8 +42,7 @@ def test_parts_of_a_batch_count_by_their_labels():
 
 
 def test_scenes_without_a_label_that_counts_cost_nothing():
-    options = dataclasses.replace(small("segment-fcn"), augment=True)
-    task, _, init, step = traced(options)
+    task, _, init, step = traced(small("segment-fcn", augment=True))
     scenes = next(task.batches(0, 0, None))
     labels = np.full_like(scenes.labels, NOT_COUNTED)
     result = jax.device_get(step(init(), scenes._replace(labels=labels))[1])
@@ -88,8 +86,7 @@ def test_the_loss_of_a_split_is_over_labels_that_count(monkeypatch):
 @pytest.mark.slow
 def test_rows_hold_the_residuals_and_iterations_of_both_solves():
     config = small("image-opteq")
-    network = dataclasses.replace(config.network, tol=1e-5)
-    task, plan, init, step = traced(dataclasses.replace(config, network=network))
+    task, plan, init, step = traced(with_value(config, "network.tol", 1e-5))
     _, figures = step(init(), next(task.batches(0, 0, None)))
     row, *_ = describe_step(task, plan, 1, jax.device_get(figures))
     for residual, iterations, converged in (

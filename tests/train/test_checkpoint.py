@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
 
+from tests.tasks import assert_same_bits
 from tests.train.commands import flip_a_bit
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.core.checkpoint import Checkpoints
@@ -44,13 +44,6 @@ def saved_once(tmp_path_factory):
 @pytest.fixture
 def saved(saved_once, tmp_path):
     shutil.copytree(saved_once / "checkpoints", tmp_path / "checkpoints")
-
-
-def _assert_same(state, saved):
-    assert jax.tree.structure(state) == jax.tree.structure(saved)
-    for leaf, other in zip(*map(jax.tree.leaves, (state, saved)), strict=True):
-        assert leaf.dtype == other.dtype
-        assert_array_equal(leaf, other)
 
 
 def _steps(folder):
@@ -88,7 +81,7 @@ def test_a_checkpoint_comes_back_bit_for_bit_though_donated(tmp_path):
     number, state, notes = _newest(tmp_path, [])
     assert number == 1
     assert NOTES.items() <= notes.items()
-    _assert_same(state, _state(50))
+    assert_same_bits(state, _state(50))
 
 
 def _truncate(path):
@@ -138,7 +131,7 @@ def test_damage_costs_a_checkpoint_and_never_gives_other_weights(
         else:
             assert (step, log) == (50, []), file
         assert NOTES.items() <= notes.items(), file
-        _assert_same(state, _state(step))
+        assert_same_bits(state, _state(step))
     assert set_aside, "the case damages nothing"
     gc.collect()  # Orbax reports unfinished reads when they are freed
     assert "Traceback" not in capfd.readouterr().err
@@ -150,7 +143,7 @@ def test_a_copy_under_another_step_is_not_read(tmp_path):
     shutil.copytree(folder / "20", folder / "60")
     with Checkpoints(folder, read_only=True, log=log.append) as checkpoints:
         assert checkpoints.newest(STATE).step == 50
-        _assert_same(checkpoints.best(STATE).state, _state(20))
+        assert_same_bits(checkpoints.best(STATE).state, _state(20))
     assert "it is a copy of the checkpoint of step 20" in log[0]
 
 

@@ -22,17 +22,9 @@ from unroll_jax.train.tasks.text import data as text
 
 @pytest.mark.usefixtures("in_memory")
 def test_a_value_that_does_not_fit_the_data_is_refused(capsys, tmp_path):
-    options = [
-        "--batch-size",
-        "4",
-        "--constraints.reference",
-        "0.01",
-        "--out",
-        str(tmp_path / "run"),
-    ]
-    assert "--constraints.reference 0.01 is below the loss of" in refused(
-        capsys, "run", "video-ut", *options
-    )
+    words = "run video-ut --batch-size 4 --constraints.reference 0.01"
+    message = refused(capsys, *words.split(), "--out", str(tmp_path / "run"))
+    assert "--constraints.reference 0.01 is below the loss of" in message
     assert not (tmp_path / "run").exists()
 
 
@@ -78,15 +70,9 @@ def test_a_reader_that_leaves_early_is_no_traceback():
     os.close(reader)
     program = [sys.executable, "-m", "unroll_jax.train", "list"]
     with os.fdopen(writer, "wb") as output:
-        done = subprocess.run(
-            program,
-            env=environment(),
-            stdout=output,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=120,
-        )
-    assert (done.returncode, done.stderr) == (141, "")
+        streams = {"stdout": output, "stderr": subprocess.PIPE}
+        done = subprocess.run(program, env=environment(), timeout=120, **streams)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 @pytest.mark.parametrize(

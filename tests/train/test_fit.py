@@ -115,16 +115,13 @@ class Ours(OwnConfig):
     task: ClassVar[str] = "video"
 
 
-WHAT, CALLBACKS = (
-    "what must be the name of an experiment",
-    "callbacks must be a list of objects with on_step, .*",
-)
+NO_CALLBACK = SimpleNamespace(on_step=print)
 TARGETS = {
-    f"{WHAT}.* got None of type NoneType": (None, ()),
+    "what must be the name of an experiment.* got None of type": (None, ()),
     r"Ours\.task must not be 'video'": (Ours(), ()),
-    f"{CALLBACKS} got .*namespace": (
+    "callbacks must be .* objects with on_step, .* got .*namespace": (
         EXPERIMENTS["demo"].config,
-        [SimpleNamespace(on_step=print)],
+        [NO_CALLBACK],
     ),
 }
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.train.commands import files_of, status_of
+from tests.train.commands import files_of, metrics_of, status_of
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import Interrupted, UserError
 from unroll_jax.train.core import loop
@@ -46,9 +46,7 @@ def test_a_run_saves_its_step_and_goes_on(
     assert (status["state"], status["steps"]) == ("interrupted", 4)
     at_batch(None, lambda batch: None)
     assert "going on from the checkpoint of step 4" in start(config)
-    assert (tmp_path / "run" / "metrics.jsonl").read_text() == (
-        both / "constrained" / "metrics.jsonl"
-    ).read_text()
+    assert metrics_of(tmp_path / "run") == metrics_of(both / "constrained")
 
 
 def test_a_second_ctrl_c_is_handled_by_nobody():

@@ -110,15 +110,13 @@ PICTURE = Image.fromarray(
 ).resize((90, 60))
 
 
-@pytest.mark.parametrize("mode", ["L", "RGB"])  # others: tests/data/test_clips.py
-def test_a_picture_of_any_size_is_brought_to_grey(model, mode, tmp_path):
-    picture, path = PICTURE.convert(mode), tmp_path / "Picture.PNG"
-    expected = model.predict(
-        np.asarray(picture.convert("L").resize((160, 160), Image.Resampling.BILINEAR))
-    )
+def test_a_picture_of_any_size_is_brought_to_grey(model, tmp_path):
+    """Pictures of other modes are in tests/data/test_clips.py."""
+    path, array = tmp_path / "Picture.PNG", np.asarray(PICTURE)
+    grey = PICTURE.convert("L").resize((160, 160), Image.Resampling.BILINEAR)
+    expected = model.predict(np.asarray(grey))
     assert (expected.shape, expected.dtype) == ((160, 160), np.uint8)
-    picture.save(path)
-    array = np.asarray(picture)
+    PICTURE.save(path)
     for source in (path, str(path), array, array[None], jnp.asarray(array)):
         assert_array_equal(np.squeeze(model.predict(source)), expected)
 
@@ -134,16 +132,12 @@ def test_arrays_that_are_no_pictures_are_refused(model):
 
 def test_a_video_file_comes_back_as_its_frames_do(model, tmp_path):
     path = write_video(tmp_path / "grey.avi", 6)
-    frames = np.broadcast_to(
-        2 * np.arange(6, dtype=np.uint8)[:, None, None], (6, 160, 160)
-    )
+    levels = 2 * np.arange(6, dtype=np.uint8)[:, None, None]
+    frames = np.broadcast_to(levels, (6, 160, 160))
+    colours = np.broadcast_to(levels[..., None], (6, 80, 40, 3))
     cleaned = model.predict(path)
     assert cleaned.shape == (6, 160, 160)
-    for source in (
-        frames,
-        np.broadcast_to(frames[:, ::2, ::4, None], (6, 80, 40, 3)),
-        list(frames),
-    ):
+    for source in (frames, colours, list(frames)):
         assert_array_equal(cleaned, model.predict(source))
 
 

@@ -68,14 +68,9 @@ def ends_of(processes: list[subprocess.Popen], timeout: float) -> list[int]:
 
 def assert_same(folder: Path, alone: Path) -> None:
     """Equality up to the order of float32 sums."""
-    rows, expected = (
-        read_metrics(folder / "metrics.jsonl"),
-        read_metrics(alone / "metrics.jsonl"),
-    )
-    assert [(row["kind"], row["step"]) for row in rows] == [
-        (row["kind"], row["step"]) for row in expected
-    ]
+    rows, expected = (read_metrics(one / "metrics.jsonl") for one in (folder, alone))
     for row, other in zip(rows, expected, strict=True):
+        assert (row["kind"], row["step"]) == (other["kind"], other["step"])
         assert_allclose(row["layer_losses"], other["layer_losses"], rtol=1e-4)
         if row["kind"] == "train":
             assert_allclose(row["multipliers"], other["multipliers"], atol=1e-4)

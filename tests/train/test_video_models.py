@@ -2,7 +2,6 @@
 the way back from it."""
 
 import copy
-import dataclasses
 import json
 import math
 import shutil
@@ -18,6 +17,7 @@ from tests.errors import one_line
 from tests.train.commands import quiet, read
 from tests.train.conftest import Clips
 from unroll_jax.train import load
+from unroll_jax.train.config.options import with_value
 from unroll_jax.train.config.run import PrimalConfig
 from unroll_jax.train.main import evaluate_again, fit
 from unroll_jax.train.tasks.video.data import (
@@ -36,6 +36,7 @@ from unroll_jax.train.tasks.video.options import (
 )
 from unroll_jax.train.tasks.video.task import make
 
+LOAD = "unroll_jax.train.tasks.video.task.load"
 FRAMES, SIDE, PATCH = 4, 160, 16
 POSITIONS = (SIDE // PATCH) ** 2
 COUNTS = {"train": 4, "validation": 2, "test": 3}  # windows
@@ -90,9 +91,7 @@ DATA = Windows()
 def run(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param) / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "unroll_jax.train.tasks.video.task.load", lambda config, *, log: DATA
-        )
+        patch.setattr(LOAD, lambda config, *, log: DATA)
         fit(CONFIGS[request.param], out=folder, experiment=request.param, log=quiet)
     return request.param, folder
 
@@ -139,10 +138,8 @@ def test_a_run_comes_back_without_its_data(run):
 def test_a_run_is_tested_on_other_video_at_its_noise(run, monkeypatch):
     _, folder = run
     original, other = read(folder / "evaluation.json"), Windows(seed=1, contrast=0.5)
-    monkeypatch.setattr(
-        "unroll_jax.train.tasks.video.task.load",
-        lambda config, *, log: other if config.root else DATA,
-    )
+    loaded = lambda config, *, log: other if config.root else DATA
+    monkeypatch.setattr(LOAD, loaded)
     evaluate_again([str(folder), "--on-source", "video", "--on-root", "elsewhere.avi"])
     assert read(folder / "evaluation.json") == original
     (place,) = folder.glob("evaluation_on_elsewhere_*.json")
@@ -156,17 +153,12 @@ def test_a_run_is_tested_on_other_video_at_its_noise(run, monkeypatch):
 
 
 def test_layer_0_of_dust_is_learned_so_unbound():
-    config = CONFIGS["video-dust"]
-    low = dataclasses.replace(
-        config, constraints=dataclasses.replace(config.constraints, reference=1e-3)
-    )
+    low = with_value(CONFIGS["video-dust"], "constraints.reference", 1e-3)
     assert make(low, DATA).num_layers == 2
 
 
 @pytest.mark.slow
-def test_a_pretrained_transformer_trains_and_comes_back(
-    tmp_path,
-):
+def test_a_pretrained_transformer_trains_and_comes_back(tmp_path, monkeypatch):
     """A folder of 768 = 3 x 256 entries, images of 32 x 32 pixels and one layer, whose
     positions are interpolated to frames of 160 x 160."""
     source, out = tmp_path / "vit", tmp_path / "run"
@@ -182,10 +174,8 @@ def test_a_pretrained_transformer_trains_and_comes_back(
         primal=PrimalConfig(1e-12, warmup_share=0.0),
         model=ViTOptions(pretrained=str(source)),
     )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "unroll_jax.train.tasks.video.task.load", lambda config, *, log: DATA
-        )
+    with monkeypatch.context() as patch:
+        patch.setattr(LOAD, lambda config, *, log: DATA)
         fit(run, out=out, log=quiet)
     shutil.rmtree(source)
     model = load(out)
