@@ -148,6 +148,13 @@ def pack(
     return archive
 
 
+def drawn_tensors(
+    shapes: Mapping[str, tuple[int, ...]], dtype: Any = np.float32, scale: float = 1.0
+) -> dict[str, np.ndarray]:
+    draw = np.random.default_rng(0).normal
+    return {name: draw(0, scale, size).astype(dtype) for name, size in shapes.items()}
+
+
 def write_model(
     folder: Path,
     config: Mapping[str, Any],

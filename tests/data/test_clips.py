@@ -106,11 +106,8 @@ def test_clips_without_splits_are_dealt(tmp_path):
         clips = paths(*names.split())
         assert list(split_clips(clips).values()) == [[each] for each in clips]
     clips = paths(*(f"clip{number}" for number in range(1, 13)))
-    assert list(split_clips(clips).values()) == [
-        clips[:10],
-        clips[10:11],
-        clips[11:],
-    ]
+    dealt = [clips[:10], clips[10:11], clips[11:]]
+    assert list(split_clips(clips).values()) == dealt
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ that `generate` uses."""
 import json
 import re
 
-import jax
+import chex
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -36,13 +36,7 @@ def tokens_of(opened):
 def assert_same_decoder(run, out):
     ours, read = open_decoder(str(run), log=quiet), open_decoder(str(out), log=quiet)
     assert (read.config, read.tokenizer.stops) == (ours.config, ours.tokenizer.stops)
-    assert all(
-        jax.tree.leaves(
-            jax.tree.map(
-                np.array_equal, *map(jax.device_get, (ours.params, read.params))
-            )
-        )
-    )
+    chex.assert_trees_all_equal(ours.params, read.params)
     texts = [prompt.text for prompt in PROMPTS]
     both = (
         AnswerTokenizer(each.tokenizer, each.template).questions(texts)

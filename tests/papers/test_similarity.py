@@ -14,8 +14,8 @@ def unit(y):
 
 
 def cosines(y):
-    pairs = [(u, v) for u in range(len(y)) for v in range(len(y)) if u != v]
-    return np.mean([unit(y[u]) @ unit(y[v]) for u, v in pairs])
+    pairs = np.triu_indices(len(y), 1)
+    return np.mean((unit(y) @ unit(y).T)[pairs])
 
 
 def test_the_mean_cosine_is_of_pairs_of_different_tokens():
@@ -33,12 +33,9 @@ def attend(y):
 
 def descend(y):
     """A step of .5 / n on the sum of log(1 + z) over pairs of tokens."""
-    slope = np.zeros_like(y)
-    for u in range(len(y)):
-        for v in range(len(y)):
-            z = 0.5 * np.sum((y[u] - y[v]) ** 2)
-            slope[u] += (y[u] - y[v]) / (1.0 + z)
-    return unit(y - 0.5 / len(y) * slope)
+    apart = y[:, None] - y
+    z = 0.5 * np.sum(apart**2, axis=-1, keepdims=True)
+    return unit(y - 0.5 / len(y) * np.sum(apart / (1.0 + z), axis=1))
 
 
 @pytest.mark.nightly

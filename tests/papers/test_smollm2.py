@@ -1,10 +1,10 @@
 """A GGUF file becomes a folder of `transformers` that the application reads."""
 
-import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
 from papers.smollm2 import main
+from tests.data.conftest import drawn_tensors
 from tests.data.decoders.conftest import TEMPLATE, byte_tokenizer
 from tests.train.commands import quiet
 from unroll_jax.models import DecoderConfig
@@ -39,16 +39,13 @@ OURS = {
 pytestmark = pytest.mark.xdist_group("torch")
 
 
-def drawn_tensors():
+def tensors():
     """Returns tensors in the order of `transformers`, by GGUF's names."""
-    shapes = {"token_embd": (len(TOKENS), DIM), "output_norm": (DIM,)}
+    shapes = {"token_embd.weight": (len(TOKENS), DIM), "output_norm.weight": (DIM,)}
     for number in range(LAYERS):
-        shapes |= {f"blk.{number}.{name}": shape for name, shape in LAYER.items()}
-    generator = np.random.default_rng(0)
-    return {
-        f"{name}.weight": generator.normal(0, 0.3, shape).astype(np.float32)
-        for name, shape in shapes.items()
-    }
+        for name, shape in LAYER.items():
+            shapes[f"blk.{number}.{name}.weight"] = shape
+    return drawn_tensors(shapes, scale=0.3)
 
 
 def interleaved(tensor, heads):
@@ -89,7 +86,7 @@ def write_gguf(file, kind):
     writer = gguf.GGUFWriter(file, "llama")
     for name, value in HEADER.items():
         getattr(writer, f"add_{name}")(value)
-    for name, tensor in drawn_tensors().items():
+    for name, tensor in tensors().items():
         for part, heads in (("attn_q", HEADS), ("attn_k", KEY_HEADS)):
             if part in name:
                 tensor = interleaved(tensor, heads)
@@ -127,7 +124,7 @@ def test_parameters_are_the_dequantised_tensors_with_rows_in_our_order(name, con
     )
 
     def rounded(name):
-        return gguf.dequantize(gguf.quantize(drawn_tensors()[name], kind), kind)
+        return gguf.dequantize(gguf.quantize(tensors()[name], kind), kind)
 
     params = decoder.params
     assert_array_equal(params["embedding"], rounded("token_embd.weight"))

@@ -86,24 +86,15 @@ def _by_hand(config, clips, params, noise_key, batches):
 def _turned(weights, *, back=False):
     """Weights in the bases of their sides: the cosine transform of a square patch on
     sides of pixels."""
-    side = round(np.sqrt(weights.V.shape[-1]))
-    cosine = (
-        dctn(np.eye(side**2).reshape(-1, side, side), norm="ortho", axes=(1, 2))
-        .reshape(side**2, -1)
-        .T
-    )
-    bases = {
-        "V": (np.eye(weights.V.shape[-2]), cosine),
-        "W": (cosine, cosine),
-        "U": (cosine, cosine),
-    }
-    turned = {}
-    for name, (left, right) in bases.items():
-        leaf = np.asarray(getattr(weights, name), np.float64)
-        turned[name] = left.T @ leaf @ right if back else left @ leaf @ right.T
-    return weights._replace(
-        **{name: leaf.astype(np.float32) for name, leaf in turned.items()}
-    )
+    size = weights.V.shape[-1]
+    side = round(np.sqrt(size))
+    patches = np.eye(size).reshape(-1, side, side)
+    turn = dctn(patches, norm="ortho", axes=(1, 2)).reshape(size, -1)
+    turn = turn if back else turn.T
+    leaves = (np.float64(getattr(weights, name)) for name in "VWU")
+    V, W, U = (leaf @ turn.T for leaf in leaves)
+    turned = {"V": V, "W": turn @ W, "U": turn @ U}
+    return weights._replace(**{name: np.float32(leaf) for name, leaf in turned.items()})
 
 
 @pytest.mark.slow

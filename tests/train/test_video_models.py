@@ -57,21 +57,13 @@ class Windows(Clips):
 
     def __init__(self, seed=0, contrast=1.0):
         rng, white = np.random.default_rng(seed), int(256 * contrast)
-        sizes = {split: (count, FRAMES, SIDE, SIDE) for split, count in COUNTS.items()}
-        self.frames = {
-            split: rng.integers(0, white, size, np.uint8)
-            for split, size in sizes.items()
-        }
-
-        def cut(windows):
-            return np.concatenate(
-                [patch_sequences(window, side=PATCH) for window in windows]
-            )
-
-        self.splits = {split: cut(windows) for split, windows in self.frames.items()}
-        self.spec = VideoSpec(
-            float(np.std(self.splits["train"] / 255.0)), FRAMES, PATCH**2, SIDE
-        )
+        self.frames, self.splits = {}, {}
+        for split, count in COUNTS.items():
+            frames = rng.integers(0, white, (count, FRAMES, SIDE, SIDE), np.uint8)
+            patches = [patch_sequences(window, side=PATCH) for window in frames]
+            self.frames[split], self.splits[split] = frames, np.concatenate(patches)
+        deviation = float(np.std(self.splits["train"] / 255.0))
+        self.spec = VideoSpec(deviation, FRAMES, PATCH**2, SIDE)
 
     def with_test(self, other):
         both = copy.copy(self)

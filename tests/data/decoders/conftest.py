@@ -13,7 +13,7 @@ import tokenizers
 from safetensors.numpy import save_file
 from tokenizers import decoders, models, pre_tokenizers
 
-from tests.data.conftest import write_model
+from tests.data.conftest import drawn_tensors, write_model
 
 DIM, HIDDEN, LAYERS, HEADS, KEY_HEADS, WORDS = 8, 12, 2, 4, 2, 270
 CONFIG = {
@@ -62,11 +62,7 @@ def llama_tensors(dtype: Any = np.float32) -> dict[str, np.ndarray]:
             f"model.layers.{number}.{name}.weight": shape
             for name, shape in layer.items()
         }
-    generator = np.random.default_rng(0)
-    return {
-        name: generator.normal(size=shape).astype(dtype)
-        for name, shape in shapes.items()
-    }
+    return drawn_tensors(shapes, dtype)
 
 
 def byte_tokenizer() -> tokenizers.Tokenizer:

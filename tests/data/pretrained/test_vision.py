@@ -10,6 +10,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from safetensors.numpy import save_file
 
+from tests.data.conftest import drawn_tensors
 from tests.errors import one_line
 from tests.train.commands import quiet
 from unroll_jax.models import ViT
@@ -53,11 +54,7 @@ def tensors(width=48, hidden=40, *, side=SIDE, positions=10, layers=2):
             shape = tuple(sizes[letter] for letter in letters)
             shapes[f"encoder.layer.{layer}.{name}.weight"] = shape
             shapes[f"encoder.layer.{layer}.{name}.bias"] = shape[:1]
-    generator = np.random.default_rng(0)
-    return {
-        name: generator.normal(0, 0.02, shape).astype(np.float32)
-        for name, shape in shapes.items()
-    }
+    return drawn_tensors(shapes, scale=0.02)
 
 
 @pytest.fixture
