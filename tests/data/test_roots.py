@@ -64,12 +64,12 @@ def test_a_source_that_is_given_stays():
 
 COUNTS = {"cat": 12, "dog": 12}
 TRAIN = {f"train/{name}": count for name, count in COUNTS.items()}
-# Images by folder, and those of train, validation and test.
+# Images by folder, and those of all splits and of test.
 LAYOUTS = {
-    "classes": (COUNTS, [12, 6, 6]),
-    "train": (TRAIN, [12, 6, 6]),
-    "a class named after a split": ({"train": 12, "dog": 12}, [12, 6, 6]),
-    "train and test": (TRAIN | {"test/cat": 5, "test/dog": 4}, [18, 6, 9]),
+    "classes": (COUNTS, 24, 6),
+    "train": (TRAIN, 24, 6),
+    "a class named after a split": ({"train": 12, "dog": 12}, 24, 6),
+    "train and test": (TRAIN | {"test/cat": 5, "test/dog": 4}, 33, 9),
 }
 
 
@@ -78,14 +78,14 @@ LAYOUTS = {
 def test_folders_of_classes_and_splits_are_read_by_every_task(
     opened, tmp_path, source, layout
 ):
-    folders, counts = LAYOUTS[layout]
+    folders, total, tested = LAYOUTS[layout]
     root = write_pictures(tmp_path / "images", folders)
     size = {"set_size": 4} if source == "class_folders" else {}
     data = opened(source, root, validation_share=0.25, **size)
     names = data.class_names if source == "image_folder" else data.spec.class_names
     assert names == (("cat", "dog") if "split" not in layout else ("dog", "train"))
     count = data.num_examples if source == "image_folder" else data.num_images
-    assert list(map(count, SPLITS)) == counts
+    assert (sum(map(count, SPLITS)), count("test")) == (total, tested)
 
 
 def test_images_of_several_sizes_are_brought_to_one(opened, tmp_path):

@@ -92,10 +92,14 @@ def test_files_have_a_text_a_line(tmp_path, content, expected):
 
 
 def test_tables_have_texts_in_the_column_of_the_run(tmp_path):
-    path = tmp_path / "a.csv"
-    path.write_text('label,review\n1,"one, two"\n0,three\n')
-    texts, seconds = read_texts((), (), path, column="review")
-    assert (texts, seconds) == (["one, two", "three"], None)
+    contents = {
+        "a.csv": 'label,review\n1,"one, two"\n0,three\n',
+        "a.tsv": "label\treview\n1\tone, two\n0\tthree\n",
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_text(content)
+        texts = read_texts((), (), tmp_path / name, column="review")
+        assert texts == (["one, two", "three"], None), name
 
 
 @pytest.fixture

@@ -30,6 +30,8 @@ RULED_OUT: list[dict[str, Any]] = [
     {**LAST, "layer_weights": (0.0,)},
     {"steps": 6, "constraints.warmup_steps": 6},
     {"method": "all", "layer_weighting": "layerskip", "layer_weights": (0.1, 0.2)},
+    {"batch_size": 4, "accumulate": 3},
+    {"test_disturbances": ("rain=1",)},
     {"constraints.resilience": None, "constraints.slacks": "explicit"},
 ]
 

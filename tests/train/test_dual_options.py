@@ -162,12 +162,8 @@ FEASIBLE, LATE, EARLY = (
 )
 def test_what_is_not_feasible_ranks_last(changed, resilience, form):
     """By its worst excess, or by its loss with the cost of slack."""
-    options = {
-        "constraints.alpha": (0.5,),
-        "constraints.reference": 1.0,
-        "constraints.resilience": resilience,
-        "constraints.form": form,
-    }
+    options = {"constraints.alpha": (0.5,), "constraints.reference": 1.0}
+    options |= {"constraints.resilience": resilience, "constraints.form": form}
     _, plan = planned(changed(**options))
     state = jax.jit(plan.optimizer.init)(np.zeros(2))
     row, score = judge(plan, FEASIBLE, state)
@@ -177,8 +173,8 @@ def test_what_is_not_feasible_ranks_last(changed, resilience, form):
         row, score = judge(plan, losses, state)
         assert not row["feasible"]
         means = losses.mean(axis=0)
-        bounds = np.array([1.0, 0.5 * means[0], 0.5 * means[1]])
-        cost = np.max((means - bounds) / bounds)
+        bounds = np.array([1.0, *(0.5 * means[:2])])
+        cost = np.max(means / bounds) - 1.0
         assert row["worst_excess"] == pytest.approx(cost, rel=1e-5)
         if resilience is not None:
             # by half the resilience
