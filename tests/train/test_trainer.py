@@ -63,11 +63,7 @@ def test_a_run_with_an_average_resumes_bit_for_bit(tmp_path):
     losses = np.mean(model.predict(VALIDATION), axis=0)
     row = model.card["validation"]
     assert_allclose(losses, row["layer_losses"], rtol=1e-5)
-    shown = str(model)
-    assert "task own" in shown
-    assert f"step {model.card['step']} of 6, 64 parameters" in shown
-    assert f"validation loss: {row['layer_losses'][-1]:.4g}" in shown
-    assert ("NOT feasible" in shown) is not row["feasible"]
+    assert ("NOT feasible" in str(model)) is not row["feasible"]
 
 
 def test_a_run_stops_early_and_may_go_on(tmp_path):
