@@ -54,7 +54,16 @@ class InMemory:
 
 def drawn(task: Any) -> Any:
     """Parameters of a task as they start, of one program."""
-    return jax.jit(task.init)(jax.random.key(0))
+    return jax.jit(lambda: task.init(jax.random.key(0)))()
+
+
+def assert_same_bits(tree: Any, other: Any) -> None:
+    """The leaves of two trees of one structure, scalars and NaN too."""
+    assert jax.tree.structure(tree) == jax.tree.structure(other)
+    pairs = zip(*map(jax.tree.leaves, (tree, other)), strict=True)
+    for one, another in (map(np.asarray, pair) for pair in pairs):
+        assert (one.dtype, one.shape) == (another.dtype, another.shape)
+        assert one.tobytes() == another.tobytes()
 
 
 def without_report(patch: pytest.MonkeyPatch) -> None:
@@ -81,20 +90,19 @@ def assert_resumes(
         without_report(patch)
         fit(config, out=again, experiment=experiment, log=log.append)
     assert f"going on from the checkpoint of step {steps[0]}" in log
-    assert (whole / "metrics.jsonl").read_bytes() == (
-        again / "metrics.jsonl"
-    ).read_bytes()
-    one, other = (
-        read(folder / "evaluation.json") | {"train_seconds": None}
-        for folder in (whole, again)
-    )
-    assert one == other
-    ends = [
-        read(folder / f"checkpoints/{steps[1]}/notes/metadata")["digest"][0]
-        for folder in (whole, again)
-    ]
-    assert ends[0] == ends[1]  # of the state, bit for bit
-    return other
+    assert_same_end(whole, again, step=steps[1])
+    return read(again / "evaluation.json")
+
+
+def assert_same_end(whole: Path, again: Path, *, step: int) -> None:
+    """Two runs have the same metrics, evaluation and last state, bit for bit."""
+
+    def end(run: Path) -> tuple[bytes, dict[str, Any], str]:
+        evaluation = read(run / "evaluation.json") | {"train_seconds": None}
+        notes = read(run / f"checkpoints/{step}/notes/metadata")
+        return (run / "metrics.jsonl").read_bytes(), evaluation, notes["digest"][0]
+
+    assert end(whole) == end(again)
 
 
 @contextlib.contextmanager

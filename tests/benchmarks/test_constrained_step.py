@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from benchmarks import constrained_step
 from benchmarks.constrained_step import cooper_peer, steps
@@ -58,7 +59,7 @@ def read():
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_plain_and_constrained_steps_have_one_objective(name, read):
     problem, plain, last, losses = read(name)
-    np.testing.assert_allclose(np.full(STEPS, plain), last, rtol=1e-5)
+    assert_allclose(np.full(STEPS, plain), last, rtol=1e-5)
     assert losses.shape == (STEPS, len(problem.constraints) + 1)
     if name != "decoder, sampled":
         assert losses[0, -1] == last[0]
@@ -83,15 +84,13 @@ def test_cross_entropy_in_chunks_is_that_of_all_logits():
         (in_chunks, whole),
         (jax.jacobian(in_chunks), jax.jacobian(whole)),
     ):
-        np.testing.assert_allclose(
-            actual(kernel), expected(kernel), rtol=1e-5, atol=1e-6
-        )
+        assert_allclose(actual(kernel), expected(kernel), rtol=1e-5, atol=1e-6)
 
 
 def test_samples_visit_every_position_and_estimate_the_same_losses(read):
     distinct = np.unique(read("decoder, sampled")[-1].round(5), axis=0)
     assert len(distinct) == 4  # one for each offset
-    np.testing.assert_allclose(distinct.mean(axis=0), read("decoder")[-1][0], rtol=1e-4)
+    assert_allclose(distinct.mean(axis=0), read("decoder")[-1][0], rtol=1e-4)
 
 
 @pytest.mark.oracle("torch", "cooper")
@@ -106,8 +105,8 @@ def test_cooper_does_the_same_steps(monkeypatch):
     )
     for _ in range(6):
         state, _, losses = step.program(state, step.batch)
-        np.testing.assert_allclose(losses, run(), rtol=1e-4)
-        np.testing.assert_allclose(
+        assert_allclose(losses, run(), rtol=1e-4)
+        assert_allclose(
             list(multipliers_of(state.opt_state).values()),
             multipliers.detach(),
             rtol=1e-4,
@@ -115,7 +114,7 @@ def test_cooper_does_the_same_steps(monkeypatch):
     for stack, of_peer in zip(
         state.params["params"]["layers"], zip(*layers, strict=True), strict=True
     ):
-        np.testing.assert_allclose(
+        assert_allclose(
             stack, np.stack([weight.detach() for weight in of_peer]), atol=1e-4
         )
 

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from benchmarks import gradients
 from benchmarks.gradients import jax_peers, problems
@@ -50,7 +51,7 @@ def test_exact_gradients_are_those_of_a_long_unroll_in_float64(name, x64):
     gradient, z = jax.jit(jax.grad(unrolled, has_aux=True))(params)
     z = np.asarray(z)
     truth = exact(cell, z + 1e-4)
-    np.testing.assert_allclose(truth.z, z, atol=1e-9)
+    assert_allclose(truth.z, z, atol=1e-9)
     assert gradient_error(truth, gradient) < 1e-8
     assert residual(cell, z) < 1e-12
 

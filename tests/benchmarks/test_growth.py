@@ -1,8 +1,8 @@
 """The benchmark of growth: its programs are correct, and its operations count their
 products."""
 
-import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from benchmarks import growth
 from benchmarks.growth import Setting, Sweep, programs
@@ -24,8 +24,8 @@ def test_the_dense_expression_is_the_energy(batch):
     (value, gradient), (expected, of_dense) = (
         case.function(*case.arguments) for case in (blocks, dense)
     )
-    np.testing.assert_allclose(value, expected, rtol=1e-6)
-    np.testing.assert_allclose(gradient, of_dense, rtol=1e-5, atol=1e-6)
+    assert_allclose(value, expected, rtol=1e-6)
+    assert_allclose(gradient, of_dense, rtol=1e-5, atol=1e-6)
 
 
 def test_growth_has_powers_and_no_program_is_compiled_twice(monkeypatch):

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 import unroll_jax as uj
 from benchmarks.gradients.exact import exact, residual
@@ -124,4 +125,4 @@ def test_steps_and_energies_are_those_of_the_cpu(name, getkey):
                 jax.device_get(jax.jit(both)(*jax.device_put((params, y, x), device)))
             )
     for actual, expected in zip(*map(jax.tree.leaves, results), strict=True):
-        np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-4)
+        assert_allclose(actual, expected, rtol=1e-3, atol=1e-4)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 import unroll_jax as uj
 from benchmarks.plain_layers import PLAIN
@@ -35,7 +36,7 @@ def test_a_plain_layer_and_its_gradient_are_the_librarys(name):
 
     plain, expected = map(step_and_gradient, (PLAIN[name], descent.step))
     jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-8),
+        lambda a, b: assert_allclose(a, b, rtol=1e-6, atol=1e-8),
         plain,
         expected,
     )

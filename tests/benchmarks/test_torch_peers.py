@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 import unroll_jax as uj
 from benchmarks import encoder_throughput, fast_weights, torch_peer, transformer_forward
@@ -45,12 +46,10 @@ def test_the_transformer_of_the_peer_computes_the_same_numbers():
     of_W_a, of_W_f, expected = torch_peer.gradients(
         function, W_a.requires_grad_(), W_f.requires_grad_(), *arrays
     )
-    np.testing.assert_allclose(energies, expected, rtol=1e-4)
-    np.testing.assert_allclose(gradients.W_a, of_W_a, rtol=1e-3, atol=1e-6)
-    np.testing.assert_allclose(gradients.W_f, of_W_f, rtol=1e-3, atol=1e-6)
-    np.testing.assert_allclose(
-        last, function(W_a, W_f, *arrays)[0].detach(), rtol=1e-4, atol=1e-5
-    )
+    assert_allclose(energies, expected, rtol=1e-4)
+    assert_allclose(gradients.W_a, of_W_a, rtol=1e-3, atol=1e-6)
+    assert_allclose(gradients.W_f, of_W_f, rtol=1e-3, atol=1e-6)
+    assert_allclose(last, function(W_a, W_f, *arrays)[0].detach(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.oracle("torch", "transformers")
@@ -67,7 +66,7 @@ def test_the_encoder_of_the_peer_learns_the_same(monkeypatch):
         "labels": np.array([0, 1, 1]),
     }
     theirs = encoder_throughput.torch_calls(peer, batch)["torch eager"]
-    np.testing.assert_allclose(
+    assert_allclose(
         encoder_throughput.forward(model, params, batch)(),
         theirs["forward"](),
         atol=1e-6,
@@ -75,7 +74,7 @@ def test_the_encoder_of_the_peer_learns_the_same(monkeypatch):
     ours, lost = encoder_throughput.training(model, params, batch), []
     for _ in range(6):
         lost.append((ours(), theirs["training"]()))
-    np.testing.assert_allclose(*np.transpose(lost), rtol=1e-3)
+    assert_allclose(*np.transpose(lost), rtol=1e-3)
     assert lost[-1][0] < lost[0][0]
 
 
@@ -92,9 +91,9 @@ def test_fast_weights_of_the_peer_are_the_same():
         lambda *each: functools.partial(uj.delta_rule, chunk_size=16)(*each)[0],
         *arrays[:4],
     )
-    np.testing.assert_allclose(outputs.detach(), expected, rtol=1e-4, atol=1e-5)
+    assert_allclose(outputs.detach(), expected, rtol=1e-4, atol=1e-5)
     for leaf, gradient in zip(leaves, pull(jnp.asarray(arrays[4])), strict=True):
-        np.testing.assert_allclose(leaf.grad, gradient, rtol=1e-3, atol=1e-4)
+        assert_allclose(leaf.grad, gradient, rtol=1e-3, atol=1e-4)
 
 
 SIZES = UnrolledSizes(num_layers=2, dim=16, tokens=3, batch=2)
@@ -121,11 +120,9 @@ def test_dust_of_the_peer_has_the_same_loss_and_gradient(problem):
     )
     peer = torch_dust_loss(dictionaries, noisy, clean, Sparse(curvature=2.5))
     peer.backward()
-    np.testing.assert_allclose(float(loss), peer.item(), rtol=1e-5)
+    assert_allclose(float(loss), peer.item(), rtol=1e-5)
     gradient = np.stack([each.grad.numpy() for each in dictionaries])
-    np.testing.assert_allclose(
-        slope["params"]["layers"].D, gradient, rtol=1e-3, atol=1e-4
-    )
+    assert_allclose(slope["params"]["layers"].D, gradient, rtol=1e-3, atol=1e-4)
 
 
 def test_the_floor_has_the_products_of_a_moving_curvature():

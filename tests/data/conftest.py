@@ -1,3 +1,4 @@
+import json
 import os
 import shutil
 import tarfile
@@ -9,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 from PIL import Image
+from safetensors.numpy import save_file
 
 from tests.train.commands import quiet
 from unroll_jax.train.tasks.image_sets import data as image_sets
@@ -71,6 +73,21 @@ def write_pictures(
     return root
 
 
+def write(root: Path, files: Mapping[str, Any]) -> Path:
+    """Writes pictures of arrays, texts, bytes, and what functions of a path write."""
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if callable(content):
+            content(path)
+        elif isinstance(content, np.ndarray):
+            Image.fromarray(content).save(path)
+        else:
+            content = content.encode() if isinstance(content, str) else content
+            path.write_bytes(content)
+    return root
+
+
 def write_video(
     path: Path,
     num_frames: int,
@@ -129,6 +146,29 @@ def pack(
         for file in sorted(root.rglob("*"), reverse=reverse):
             tar.add(file, file.relative_to(root.parent), recursive=False)
     return archive
+
+
+def drawn_tensors(
+    shapes: Mapping[str, tuple[int, ...]], dtype: Any = np.float32, scale: float = 1.0
+) -> dict[str, np.ndarray]:
+    draw = np.random.default_rng(0).normal
+    return {name: draw(0, scale, size).astype(dtype) for name, size in shapes.items()}
+
+
+def write_model(
+    folder: Path,
+    config: Mapping[str, Any],
+    tokenizer: Any,
+    tensors: dict[str, np.ndarray],
+) -> Path:
+    """Writes a folder as `transformers` does. None leaves a field of the configuration
+    out."""
+    folder.mkdir()
+    values = {name: value for name, value in config.items() if value is not None}
+    (folder / "config.json").write_text(json.dumps(values))
+    tokenizer.save(str(folder / "tokenizer.json"))
+    save_file(tensors, folder / "model.safetensors")
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 from PIL import Image
 
 from tests.data.conftest import pack, truncate, write_pictures, write_video
@@ -105,11 +106,8 @@ def test_clips_without_splits_are_dealt(tmp_path):
         clips = paths(*names.split())
         assert list(split_clips(clips).values()) == [[each] for each in clips]
     clips = paths(*(f"clip{number}" for number in range(1, 13)))
-    assert list(split_clips(clips).values()) == [
-        clips[:10],
-        clips[10:11],
-        clips[11:],
-    ]
+    dealt = [clips[:10], clips[10:11], clips[11:]]
+    assert list(split_clips(clips).values()) == dealt
 
 
 @pytest.mark.parametrize(
@@ -143,19 +141,13 @@ def test_layouts_come_to_their_splits_from_folders_and_archives(
         assert [name.removeprefix("data/") for name in taken] == list(expected)
         for frames, other in zip(taken.values(), expected.values(), strict=True):
             assert frames.shape[1:] == (160, 160)
-            np.testing.assert_array_equal(frames, other)
+            assert_array_equal(frames, other)
     assert sorted(tmp_path.rglob("*")) == before, "nothing is left"
 
 
-def test_a_video_file_is_cut_in_time_as_it_decodes(tmp_path):
+def test_a_video_file_is_cut_in_time(tmp_path):
     root = write_video(tmp_path / "grey.avi", 95).rename(tmp_path / "only")
-    content = bytearray(root.read_bytes())
-    # dwLength of the stream header: the claimed frames
-    place = content.index(b"strh") + 8 + 32
-    content[place : place + 4] = (160).to_bytes(4, "little")
-    root.write_bytes(content)
-    lines: list[str] = []
-    clips = read(root, lines.append)
+    clips = read(root)
     names = [f"frames {start} to {start + 19}" for start in range(0, 80, 20)]
     assert [list(clips[split]) for split in SPLITS] == [
         names[:2],
@@ -163,21 +155,19 @@ def test_a_video_file_is_cut_in_time_as_it_decodes(tmp_path):
         names[3:],
     ]
     levels = [frames[:, 0, 0] for split in SPLITS for frames in clips[split].values()]
-    np.testing.assert_array_equal(np.concatenate(levels), 2 * np.arange(80))
-    (line,) = lines
-    assert "  only: using the 95 frames that decode, of 160 in the header" in line
+    assert_array_equal(np.concatenate(levels), 2 * np.arange(80))
 
 
 def test_windows_are_consecutive_and_patches_follow_one_position_through_time():
     frames = np.random.default_rng(0).integers(0, 256, (45, 160, 160), np.uint8)
     first, second = windows(frames)
-    np.testing.assert_array_equal([first, second], [frames[:20], frames[20:40]])
+    assert_array_equal([first, second], [frames[:20], frames[20:40]])
     assert list(windows(frames[:19])) == []
     sequences = patch_sequences(first)
     assert sequences.shape == (100, 20, 256)
     # row 2, column 3
-    np.testing.assert_array_equal(sequences[23, 7], first[7, 32:48, 48:64].ravel())
-    np.testing.assert_array_equal(np.sort(sequences.ravel()), np.sort(first.ravel()))
+    assert_array_equal(sequences[23, 7], first[7, 32:48, 48:64].ravel())
+    assert_array_equal(np.sort(sequences.ravel()), np.sort(first.ravel()))
 
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "1", "L"])
@@ -185,7 +175,7 @@ def test_any_picture_becomes_grey_and_square(mode):
     frame = standard_frame(Image.new("RGB", (360, 240), (90, 90, 90)).convert(mode))
     assert (frame.shape, frame.dtype) == ((160, 160), np.uint8)
     pixels = np.random.default_rng(0).integers(0, 256, (160, 160), np.uint8)
-    np.testing.assert_array_equal(standard_frame(Image.fromarray(pixels)), pixels)
+    assert_array_equal(standard_frame(Image.fromarray(pixels)), pixels)
     with pytest.raises(ValueError, match="more than 8 bits"):
         standard_frame(Image.fromarray(np.full((160, 160), 40_000, np.uint16)))
 

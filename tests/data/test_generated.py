@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from unroll_jax.train.data import generated
 from unroll_jax.train.data.files import SPLITS
@@ -61,10 +62,10 @@ def test_examples_and_statistics_are_what_they_were(opened, source):
     if source == "photos":
         assert data.pixel_std == 0.32481402160705397
     if source == "shapes":
-        np.testing.assert_array_equal(
+        assert_array_equal(
             data.mean, np.array([0.39712176, 0.4015909, 0.39637184], np.float32)
         )
-        np.testing.assert_array_equal(
+        assert_array_equal(
             data.std, np.array([0.19604047, 0.19262077, 0.19741373], np.float32)
         )
 

@@ -5,8 +5,10 @@ import re
 import tarfile
 from collections import Counter
 
+import chex
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -38,11 +40,10 @@ def read(paths):
 def test_digits_are_those_of_scikit_learn_dealt_to_three_splits(opened):
     digits = opened("digits")
     assert sizes(digits) == [1197, 200, 400]
-    expected = (
-        np.rint(load_digits().images * 255 / 16).astype(np.uint8),
-        load_digits().target,
-    )
-    assert pairs(*(digits.whole(split) for split in SPLITS)) == pairs(expected)
+    bunch = load_digits()
+    pixels = np.rint(bunch.images * 255 / 16).astype(np.uint8)
+    dealt = pairs(*(digits.whole(split) for split in SPLITS))
+    assert dealt == pairs((pixels, bunch.target))
 
 
 @pytest.mark.parametrize(
@@ -65,10 +66,11 @@ def test_images_are_what_the_files_hold_however_they_are_packed(
     data = opened("image_folder", pack(root, mode, reverse=reverse))
     assert (data.class_names, data.shape) == (("cat", "dog"), shape)
     batch = data.whole("test")
-    np.testing.assert_array_equal(
-        batch.images, read(root.glob("test/*/*")).reshape(7, *shape)
-    )
+    assert_array_equal(batch.images, read(root.glob("test/*/*")).reshape(7, *shape))
     assert batch.labels.tolist() == [0] * 3 + [1] * 4
+    pixels = data.whole("train").images.reshape(-1, shape[-1]) / 255
+    assert_allclose(data.mean, pixels.mean(axis=0), rtol=1e-5)
+    assert_allclose(data.std, pixels.std(axis=0), rtol=1e-5)
 
 
 def test_a_validation_folder_is_kept_and_other_files_are_logged(opened, tmp_path):
@@ -109,13 +111,11 @@ def test_cifar10_records_are_those_of_the_files(opened, tmp_path, monkeypatch, p
         """A label, then planes of red, green and blue, as the data set's page says."""
         records = np.concatenate([contents[name] for name in names])
         planes = records[:, 1:].reshape(-1, 3, 32, 32)
-        return planes.transpose(0, 2, 3, 1), records[:, 0]
+        return planes.transpose(0, 2, 3, 1), records[:, 0].astype(np.int32)
 
-    batches = {split: data.whole(split) for split in SPLITS}
-    np.testing.assert_array_equal(batches["test"].images, parsed("test_batch.bin")[0])
-    assert pairs(batches["test"]) == pairs(parsed("test_batch.bin"))
-    train = pairs(batches["train"], batches["validation"])
-    assert train == pairs(parsed(*images.PARTS["train"]))
+    train, validation, test = (data.whole(split) for split in SPLITS)
+    chex.assert_trees_all_equal(tuple(test), parsed("test_batch.bin"))
+    assert pairs(train, validation) == pairs(parsed(*images.PARTS["train"]))
 
 
 @pytest.fixture
@@ -145,21 +145,18 @@ def test_camvid_is_read_by_the_numbers_of_its_palettes(opened, camvid, mode, rev
     )
     for split, folder in zip(SPLITS, ("train", "val", "test"), strict=True):
         batch, stored = data.whole(split), read((camvid / f"{folder}annot").iterdir())
-        np.testing.assert_array_equal(batch.images, read((camvid / folder).iterdir()))
-        np.testing.assert_array_equal(batch.labels, np.where(stored == 11, 255, stored))
+        assert_array_equal(batch.images, read((camvid / folder).iterdir()))
+        assert_array_equal(batch.labels, np.where(stored == 11, 255, stored))
 
 
 def test_a_reduction_averages_images_and_keeps_labels(opened, camvid):
-    data, full = (
-        opened("camvid", camvid, reduction=2),
-        opened("camvid", camvid).whole("train"),
-    )
+    full = opened("camvid", camvid).whole("train")
+    data = opened("camvid", camvid, reduction=2)
     batch = data.whole("train")
     assert data.shape == (3, 4, 3)
-    np.testing.assert_allclose(
-        batch.images, full.images.reshape(4, 3, 2, 4, 2, 3).mean((2, 4)), atol=0.51
-    )
-    np.testing.assert_array_equal(batch.labels, full.labels[:, 1::2, 1::2])
+    means = full.images.reshape(4, 3, 2, 4, 2, 3).mean((2, 4))
+    assert_allclose(batch.images, means, atol=0.51)
+    assert_array_equal(batch.labels, full.labels[:, 1::2, 1::2])
     with pytest.raises(
         UserError, match=r"data\.reduction.* must divide the size of the images, 8x6"
     ):
@@ -179,12 +176,8 @@ def test_the_cifar10_archive_of_jpegs_is_read(real_data, opened, tmp_path):
     data = opened("image_folder", root)
     assert (sizes(data), data.shape) == ([900, 100, 200], (32, 32, 3))
     assert data.class_names[::9] == ("airplane", "truck")
-    batches = [data.whole(split) for split in SPLITS]
-    counts = [np.bincount(batch.labels).tolist() for batch in batches]
+    counts = [np.bincount(data.whole(split).labels).tolist() for split in SPLITS]
     assert counts == [[90] * 10, [10] * 10, [20] * 10]
-    pixels = batches[0].images.reshape(-1, 3) / 255
-    np.testing.assert_allclose(data.mean, pixels.mean(axis=0), rtol=1e-5)
-    np.testing.assert_allclose(data.std, pixels.std(axis=0), rtol=1e-5)
 
 
 @pytest.mark.data

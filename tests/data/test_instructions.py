@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 from tests.errors import one_line
 from unroll_jax.train.data.files import SPLITS
@@ -77,23 +78,18 @@ def test_files_of_both_suffixes_are_splits(opened, tmp_path):
 def test_a_template_tells_where_the_answer_starts():
     tokenizer = byte_tokenizer()
     (encoded,) = AnswerTokenizer(tokenizer, None).encode([Conversation("Hé?", "Hó")])
-    assert (
-        tokenizer.decode(encoded.tokens[: encoded.first])
-        == "<|user|>Hé?<|end|><|assistant|>"
-    )
-    assert tokenizer.decode(encoded.tokens[encoded.first :]) == "Hó<|end|>"
+    parts = np.split(encoded.tokens, [encoded.first])
+    expected = ["<|user|>Hé?<|end|><|assistant|>", "Hó<|end|>"]
+    assert list(map(tokenizer.decode, parts)) == expected
     assert encoded.tokens[-1] == tokenizer.stops[0]
     alpaca = AnswerTokenizer(tokenizer, "alpaca")
     (encoded,) = alpaca.encode([Conversation("Hi", "Ho")])
     assert tokenizer.decode(encoded.tokens) == ALPACA.format("Hi") + "Ho<|end|>"
     for answer_tokenizer in (AnswerTokenizer(tokenizer, "chat"), alpaca):
-        (question,), (whole,) = (
-            answer_tokenizer.questions(["Hi"]),
-            answer_tokenizer.encode([Conversation("Hi", "Ho")]),
-        )
-        np.testing.assert_array_equal(
-            question, whole.tokens[: whole.first], "what is trained on is what is asked"
-        )
+        (question,) = answer_tokenizer.questions(["Hi"])
+        (whole,) = answer_tokenizer.encode([Conversation("Hi", "Ho")])
+        # what is trained on is what is asked
+        assert_array_equal(question, whole.tokens[: whole.first])
 
 
 def test_a_template_without_an_answer_behind_the_prompt_is_refused():
@@ -108,11 +104,8 @@ def test_a_template_without_an_answer_behind_the_prompt_is_refused():
 def test_long_answers_lose_their_end():
     conversations = [Conversation("abc", "defgh"), Conversation("abcdefgh", "i")]
     tokenised = AnswerTokenizer(byte_tokenizer(), None).fitting(conversations, 9)
-    assert (
-        tokenised.cut,
-        tokenised.left_out,
-        [len(text.tokens) for text in tokenised.texts],
-    ) == (1, 1, [9])
+    (text,) = tokenised.texts
+    assert (tokenised.cut, tokenised.left_out, len(text.tokens)) == (1, 1, 9)
 
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=40))
@@ -131,14 +124,9 @@ def test_rows_say_where_answers_are_and_whose():
     batch = arrays(texts, [[0, 1]], 8, 4)
     assert batch.tokens.tolist() == [[5, 6, 7, 8, 9, 3, 0, 0]]
     assert batch.segments.tolist() == [[1, 1, 1, 1, 2, 2, 0, 0]]
-    assert (batch.places.tolist(), batch.labels.tolist()) == (
-        [[1, 2, 4, 0]],
-        [[7, 8, 3, 0]],
-    )
-    assert (batch.weights.tolist(), batch.owners.tolist()) == (
-        [[1.0, 1.0, 1.0, 0.0]],
-        [[0, 0, 1, -1]],
-    )
+    places = np.stack([batch.places, batch.labels, batch.weights, batch.owners], -1)
+    expected = [[1, 7, 1, 0], [2, 8, 1, 0], [4, 3, 1, 1], [0, 0, 0, -1]]
+    assert places.tolist() == [expected]
     more = filled(batch, 3)
     assert [part.shape[0] for part in more] == [3] * len(PackedBatch._fields)
     assert (more.weights[1:].sum(), more.owners[1:].max()) == (0.0, -1)

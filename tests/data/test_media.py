@@ -3,6 +3,7 @@ none vanishes in silence."""
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 from PIL import Image
 
 from tests.data.conftest import write_pictures, write_video
@@ -49,7 +50,7 @@ def test_pictures_are_read_whatever_they_are_called(opened, tmp_path):
     for actual, wanted in zip(
         opened("image_folder", root).whole("test"), expected, strict=True
     ):
-        np.testing.assert_array_equal(actual, wanted)
+        assert_array_equal(actual, wanted)
 
 
 def test_a_gif_is_a_picture_or_a_video(tmp_path):
@@ -83,40 +84,36 @@ def test_a_text_is_neither_picture_nor_video(tmp_path, text):
         assert not is_video(tmp_path / name)
 
 
+def squares(*shape, side):
+    """Black and white."""
+    levels = 255 * np.random.default_rng(0).integers(0, 2, shape, np.uint8)
+    return np.kron(levels, np.ones((side, side), np.uint8))
+
+
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF"])
 def test_pictures_are_turned_upright_by_their_exif(tmp_path, kind):
-    pixels = np.kron(
-        np.random.default_rng(0).integers(0, 2, (3, 5)) * 255, np.ones((16, 16))
-    ).astype(np.uint8)
+    pixels = squares(3, 5, side=16)
     for orientation, (upright, _) in UPRIGHT.items():
         exif = Image.Exif()
         exif[0x0112] = orientation
         Image.fromarray(pixels).save(tmp_path / "a", kind, exif=exif)
         expected = upright(pixels)
         actual = picture_of(tmp_path / "a", (*expected.shape, 1))[..., 0]
-        np.testing.assert_array_equal(
-            actual > 127, expected > 127, err_msg=str(orientation)
-        )
-    Image.fromarray(pixels).save(
-        tmp_path / "a.png", exif=b"Exif\0\0II*\0\x08\0\0\0\xff\xff"
-    )
-    np.testing.assert_array_equal(
-        picture_of(tmp_path / "a.png", (*pixels.shape, 1))[..., 0], pixels
-    )
+        assert_array_equal(actual > 127, expected > 127, err_msg=str(orientation))
+    damaged = b"Exif\0\0II*\0\x08\0\0\0\xff\xff"
+    Image.fromarray(pixels).save(tmp_path / "a.png", exif=damaged)
+    actual = picture_of(tmp_path / "a.png", (*pixels.shape, 1))[..., 0]
+    assert_array_equal(actual, pixels)
 
 
 def turned(path, matrix):
-    pixels = np.kron(
-        np.random.default_rng(0).integers(0, 2, (5, 5)) * 255, np.ones((32, 32))
-    ).astype(np.uint8)
-    content = bytearray(
-        write_video(path, 3, codec="mpeg4", frames=[pixels] * 3).read_bytes()
-    )
+    pixels = squares(5, 5, side=32)
+    write_video(path, 3, codec="mpeg4", frames=[pixels] * 3)
+    content = bytearray(path.read_bytes())
     start = content.index(b"tkhd") + 44
     a, b, c, d = (int(value * 65536) for value in matrix)
-    content[start : start + 36] = np.array(
-        [a, b, 0, c, d, 0, 0, 0, 1 << 30], ">i4"
-    ).tobytes()
+    numbers = np.array([a, b, 0, c, d, 0, 0, 0, 1 << 30], ">i4")
+    content[start : start + 36] = numbers.tobytes()
     path.write_bytes(content)
     return pixels
 

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from unroll_jax.train.data.prepared import (
     read_ahead,
@@ -29,7 +30,7 @@ def test_an_epoch_visits_each_record_once_in_new_order(
     num_records, batches, batch_size
 ):
     epochs = take(num_records, batches, batch_size=batch_size).reshape(-1, num_records)
-    np.testing.assert_array_equal(
+    assert_array_equal(
         np.sort(epochs), np.tile(np.arange(num_records), (len(epochs), 1))
     )
     assert num_records < 40 or len({tuple(epoch) for epoch in epochs}) == len(epochs)
@@ -49,7 +50,7 @@ def test_batches_depend_on_seed_and_step_also_in_processes(
         shuffled(10, identity, batch_size=4, seed=5, rows=rows) for rows in parts
     ]
     for step, batch in enumerate(from_iterator, start=start):
-        np.testing.assert_array_equal(batch, again[step])
+        assert_array_equal(batch, again[step])
         for rows, some in zip(parts, of_processes, strict=True):
-            np.testing.assert_array_equal(some[step], batch[rows])
+            assert_array_equal(some[step], batch[rows])
     assert (take(100, 50, seed=3) != take(100, 50, seed=4)).any()

@@ -5,6 +5,8 @@ import dataclasses
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
+from PIL import Image
 
 from tests.data.conftest import pack, write_pictures
 from tests.errors import one_line
@@ -61,10 +63,13 @@ def test_a_source_that_is_given_stays():
 
 
 COUNTS = {"cat": 12, "dog": 12}
+TRAIN = {f"train/{name}": count for name, count in COUNTS.items()}
+# Images by folder, and those of all splits and of test.
 LAYOUTS = {
-    "classes": COUNTS,
-    "train": {f"train/{name}": count for name, count in COUNTS.items()},
-    "a class named after a split": {"train": 12, "dog": 12},
+    "classes": (COUNTS, 24, 6),
+    "train": (TRAIN, 24, 6),
+    "a class named after a split": ({"train": 12, "dog": 12}, 24, 6),
+    "train and test": (TRAIN | {"test/cat": 5, "test/dog": 4}, 33, 9),
 }
 
 
@@ -73,24 +78,14 @@ LAYOUTS = {
 def test_folders_of_classes_and_splits_are_read_by_every_task(
     opened, tmp_path, source, layout
 ):
-    root = write_pictures(tmp_path / "images", LAYOUTS[layout])
+    folders, total, tested = LAYOUTS[layout]
+    root = write_pictures(tmp_path / "images", folders)
     size = {"set_size": 4} if source == "class_folders" else {}
     data = opened(source, root, validation_share=0.25, **size)
     names = data.class_names if source == "image_folder" else data.spec.class_names
     assert names == (("cat", "dog") if "split" not in layout else ("dog", "train"))
     count = data.num_examples if source == "image_folder" else data.num_images
-    assert sum(map(count, SPLITS)) == 24
-    assert count("test") == 6
-
-
-@pytest.mark.parametrize("source", ["image_folder", "class_folders"])
-def test_a_test_folder_is_kept(opened, tmp_path, source):
-    counts = {"train/cat": 12, "train/dog": 12, "test/cat": 5, "test/dog": 4}
-    root = write_pictures(tmp_path / "images", counts)
-    size = {"set_size": 4} if source == "class_folders" else {}
-    data = opened(source, root, validation_share=0.25, **size)
-    count = data.num_examples if source == "image_folder" else data.num_images
-    assert list(map(count, SPLITS)) == [18, 6, 9]
+    assert (sum(map(count, SPLITS)), count("test")) == (total, tested)
 
 
 def test_images_of_several_sizes_are_brought_to_one(opened, tmp_path):
@@ -98,13 +93,25 @@ def test_images_of_several_sizes_are_brought_to_one(opened, tmp_path):
     write_pictures(root, {"dog": 1}, size=(9, 7))
     with one_line("bring all to one, or give data.size"):
         opened("image_folder", root)
-    lines = []
-    data = opened("image_folder", root, lines.append, size=8)
-    assert "  images of other shapes are resized to squares of --data.size" in lines
+    data = opened("image_folder", root, size=8)
     assert data.shape == (8, 8, 3)
     assert data.whole("test").images.shape[1:] == (8, 8, 3)
     grey = write_pictures(tmp_path / "grey", COUNTS, mode="L")
     assert opened("image_folder", grey, size=8).shape == (8, 8, 1)
+
+
+def test_wide_images_of_one_size_become_squares_if_told(opened, tmp_path):
+    root, lines = write_pictures(tmp_path / "wide", COUNTS, size=(9, 7)), []
+    assert opened("image_folder", root).shape == (7, 9, 3)
+    data = opened("image_folder", root, lines.append, size=8)
+    assert "  images of other shapes are resized to squares of --data.size" in lines
+    images = np.concatenate([data.whole(split).images for split in SPLITS])
+    expected = []
+    for file in root.glob("*/*.png"):
+        with Image.open(file) as picture:
+            resized = picture.resize((8, 8), Image.Resampling.BILINEAR)
+            expected.append(np.asarray(resized).tobytes())
+    assert sorted(image.tobytes() for image in images) == sorted(expected)
 
 
 @pytest.mark.parametrize("name", ["image-opteq", "certified-digits", "image-sets"])
@@ -120,4 +127,4 @@ def test_runs_have_steps_or_epochs(name, tmp_path):
         options = in_steps(dataclasses.replace(config, **length), task)
         plan = make_plan(task.make(options))
         assert plan.num_steps == expected
-    np.testing.assert_array_equal(plan.weights[:-1], 0.0)
+    assert_array_equal(plan.weights[:-1], 0.0)

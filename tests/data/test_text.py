@@ -3,12 +3,13 @@ each."""
 
 import json
 import re
-import tarfile
 import zipfile
 
 import numpy as np
 import pytest
 
+from tests.data.conftest import pack
+from tests.data.conftest import write as write_files
 from unroll_jax.train.data.files import SPLITS
 
 SENTENCES = {
@@ -58,19 +59,16 @@ def records(data, split):
 
 
 def write(path, rows, columns=("text", "label")):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix.lower() == ".jsonl":
+    kind, table = path.suffix.lower(), [columns, *rows]
+    if kind == ".jsonl":
         lines = [json.dumps(dict(zip(columns, row, strict=True))) for row in rows]
-    elif path.suffix.lower() == ".csv":
-        lines = [
-            ",".join('"' + field.replace('"', '""') + '"' for field in row)
-            for row in [columns, *rows]
-        ]
+    elif kind == ".csv":
+        quoted = lambda field: '"' + field.replace('"', '""') + '"'
+        lines = [",".join(map(quoted, row)) for row in table]
     else:
-        lines = [
-            "\t".join(str(field).replace("\t", " ") for field in row)
-            for row in [columns, *rows]
-        ]
+        plain = lambda field: str(field).replace("\t", " ")
+        lines = ["\t".join(map(plain, row)) for row in table]
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
@@ -112,14 +110,9 @@ def test_sst2_without_test_labels_is_tested_on_dev(opened, sst2):
 
 
 def test_imdb_has_the_records_of_its_archive(opened, tmp_path):
-    root = tmp_path / "imdb"
-    for name, text in REVIEWS.items():
-        (root / "aclImdb" / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / f"aclImdb/{name}.txt").write_text(text)
-    with tarfile.open(root / "aclImdb_v1.tar.gz", "w:gz") as archive:
-        for file in sorted((root / "aclImdb").rglob("*.txt"), reverse=True):
-            archive.add(file, file.relative_to(root))
-    data = opened("imdb", root / "aclImdb_v1.tar.gz", validation_share=0.25)
+    files = {f"{name}.txt": text for name, text in REVIEWS.items()}
+    archive = pack(write_files(tmp_path / "aclImdb", files), "w:gz", reverse=True)
+    data = opened("imdb", archive, validation_share=0.25)
     train, validation, test = (data.whole(split) for split in SPLITS)
     assert [
         text

@@ -1,6 +1,7 @@
 """Video is prepared once, by any number of processes, whole or not at all. Damage to
 prepared data is reported."""
 
+import functools
 import itertools
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from tests.data.conftest import write_pictures
 from tests.errors import one_line
@@ -44,39 +46,27 @@ def test_records_are_the_patch_sequences_of_the_clips(
 ):
     data = load(frames[0])
     assert [data.num_examples(split) for split in SPLITS] == [300, 100, 100]
+    expected = []
     with open_footage(Path(str(frames[0].root)), print) as splits:
-        expected = [
-            patch_sequences(window)
-            for clip in splits["train"]
-            for window in windows(clip.frames)
-        ]
-    np.testing.assert_array_equal(
-        np.concatenate(list(data.examples("train", batch_size=64))),
-        np.concatenate(expected),
-    )
-    assert (
-        len({sequence.tobytes() for split in SPLITS for sequence in data.whole(split)})
-        == 500
-    )
-    # 1.3 epochs
-    for step, batch in enumerate(
-        itertools.islice(data.batches("train", batch_size=64, seed=7), 6)
-    ):
+        for clip in splits["train"]:
+            expected += map(patch_sequences, windows(clip.frames))
+    sequences = np.concatenate(list(data.examples("train", batch_size=64)))
+    assert_array_equal(sequences, np.concatenate(expected))
+    every = [sequence for split in SPLITS for sequence in data.whole(split)]
+    assert len({sequence.tobytes() for sequence in every}) == 500
+    batches = functools.partial(data.batches, "train", batch_size=64, seed=7)
+    for step, batch in enumerate(itertools.islice(batches(), 6)):  # 1.3 epochs
         assert (batch.shape, batch.dtype) == ((64, 20, 256), np.uint8)
-        np.testing.assert_array_equal(
-            batch, next(data.batches("train", batch_size=64, seed=7, start_step=step))
-        )
+        assert_array_equal(batch, next(batches(start_step=step)))
 
 
 def test_other_clips_may_take_the_place_of_the_test_split(frames, opened, tmp_path):
-    data, other = (
-        load(frames[0]),
-        opened("video", write_pictures(tmp_path, dict.fromkeys("abcd", 20))),
-    )
+    data = load(frames[0])
+    other = opened("video", write_pictures(tmp_path, dict.fromkeys("abcd", 20)))
     both = data.with_test(other)
     for split in SPLITS:
         expected = (other if split == "test" else data).read(split, [0, 1])
-        np.testing.assert_array_equal(both.read(split, [0, 1]), expected)
+        assert_array_equal(both.read(split, [0, 1]), expected)
     assert (both.spec, both.num_examples("test")) == (
         data.spec,
         other.num_examples("test"),

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 from PIL import Image
 
 from tests.image_sets.conftest import CLASSES, COUNT
@@ -28,9 +29,7 @@ def test_folders_become_stratified_splits_of_grey_images(data, folders):
                 for one in grey
             ]
         )
-        np.testing.assert_array_equal(
-            np.unique(images, axis=0), np.unique(expected, axis=0)
-        )
+        assert_array_equal(np.unique(images, axis=0), np.unique(expected, axis=0))
         everything.append(data.by_class("train")[place])
     assert data.spec.pixel_std == pytest.approx(
         np.std(np.concatenate(everything) / 255.0), rel=1e-5
@@ -63,11 +62,11 @@ def test_batches_depend_on_seed_and_step(data):
         )
 
     first, second = next(iterator := batches(0, 0)), next(iterator)
-    np.testing.assert_array_equal(next(batches(0, 1)), second)
-    np.testing.assert_array_equal(next(batches(0, 0, np.array([1, 4]))), first[[1, 4]])
+    assert_array_equal(next(batches(0, 1)), second)
+    assert_array_equal(next(batches(0, 0, np.array([1, 4]))), first[[1, 4]])
     assert not np.array_equal(next(batches(1, 0)), first)
     whole, parts = (
         np.concatenate([*data.examples("test", batch_size=size)]) for size in (400, 150)
     )
-    np.testing.assert_array_equal(whole, parts)
+    assert_array_equal(whole, parts)
     assert len(whole) == NUM_SETS["test"]

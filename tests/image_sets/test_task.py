@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import multivariate_normal
 
 from tests.errors import one_line
@@ -48,7 +49,7 @@ def test_losses_are_half_the_squared_errors_at_every_layer(task, params, data):
             outputs.append(unrolled_layer(outputs[-1], *weights))
         errors = np.stack(outputs) - sets[place] / 255.0
         expected = 0.5 * np.sum(errors**2, axis=-1).mean(axis=-1)
-        np.testing.assert_allclose(losses[place], expected, rtol=1e-4)
+        assert_allclose(losses[place], expected, rtol=1e-4)
     variance = 0.2 * data.spec.pixel_std
     assert np.var(noisy.noisy - noisy.clean) == pytest.approx(variance, rel=0.02)
 
@@ -59,8 +60,8 @@ def test_trials_are_levels_of_noise_and_disturbed_layers(task, params):
         read_split(task, params, "test", trial)["losses"] for trial in trials
     )
     assert plain.shape == (400, 3)
-    np.testing.assert_array_equal(lost[:, 0], lost[:, 1])
-    np.testing.assert_allclose(plain[:, 0], lost[:, 0], rtol=1e-6)
+    assert_array_equal(lost[:, 0], lost[:, 1])
+    assert_allclose(plain[:, 0], lost[:, 0], rtol=1e-6)
     added = np.mean(noisy[:, 1] - plain[:, 1])
     assert added == pytest.approx(0.5 * 16 * 0.1**2, rel=0.05)
     kinds = ("", "layer_noise_", "lost_layer_")
@@ -88,12 +89,10 @@ def test_the_mixture_of_gaussians_has_the_posterior_mean_of_scipy():
         for mean, C in moments
     ]
     expected = np.einsum("kn,kni->ni", densities / densities.sum(0), np.stack(means))
-    np.testing.assert_allclose(
+    assert_allclose(
         ClassGaussians.fit(classes, ridge)(noisy, variance), expected, rtol=1e-8
     )
-    np.testing.assert_allclose(
-        ClassGaussians.fit(classes, ridge)(noisy, 0.0), noisy, rtol=1e-8
-    )
+    assert_allclose(ClassGaussians.fit(classes, ridge)(noisy, 0.0), noisy, rtol=1e-8)
 
 
 def test_floors_have_the_noise_of_the_networks(task, params, data):
@@ -136,7 +135,7 @@ def test_seeds_of_each_method_are_run_folders(config, folders, tmp_path):
     ) as models:
         denoised, same = (model.predict(pictures, gamma=0.1) for model in models)
     assert (denoised.shape, denoised.dtype) == ((2, 4, 4), np.uint8)
-    np.testing.assert_array_equal(denoised, same)
+    assert_array_equal(denoised, same)
     config = dict(seeds.variants())["constrained-1"]
     assert_resumes(
         config, runs[-1], tmp_path / "again", experiment="demo", steps=(2, 4)
@@ -155,7 +154,7 @@ def test_bounds_are_in_proportion_to_the_input(config, data):
     far = bounds_of(BOUNDS, **wide)
     loss = 0.5 * data.spec.size**2 * config.train_gamma * data.spec.pixel_std
     expected = 3.0 * loss / INPUT_LOSS * np.array([1.85, 0.4])
-    np.testing.assert_allclose([far.reference, far.floor], expected, rtol=1e-3)
+    assert_allclose([far.reference, far.floor], expected, rtol=1e-3)
     assert bounds_of(BOUNDS).reference > loss
     given = dataclasses.replace(BOUNDS, reference=500.0)
     assert bounds_of(given, **wide) == given

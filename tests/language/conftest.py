@@ -11,11 +11,13 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from scipy.special import log_softmax
 
 from tests.data.decoders.conftest import llama_tensors, write_llama
 from tests.models import decoder_reference as reference
 from tests.tasks import without_report
 from tests.train.commands import quiet
+from unroll_jax.train.config.options import with_value
 from unroll_jax.train.core.task import Task
 from unroll_jax.train.main import fit
 from unroll_jax.train.registry import EXPERIMENTS
@@ -103,29 +105,19 @@ def run_of(
 
     @functools.cache
     def train(kind: str) -> tuple[Path, Path]:
-        root, config, tensors = (
-            tmp_path_factory.mktemp("given"),
-            {"max_position_embeddings": 400},
-            llama_tensors(),
-        )
+        root, tensors = tmp_path_factory.mktemp("given"), llama_tensors()
         tied = kind == "tied, Alpaca"
         if tied:
             del tensors["lm_head.weight"]
-        make, folder = given_in(
-            root, small, config=config | {"tie_word_embeddings": tied}, tensors=tensors
-        )
-        fields = {"primal": dataclasses.replace(make().primal, learning_rate=0.1)}
+        config = {"max_position_embeddings": 400, "tie_word_embeddings": tied}
+        make, folder = given_in(root, small, config=config, tensors=tensors)
+        options = with_value(make(), "primal.learning_rate", 0.1)
         if tied:
-            fields = {
-                "model": DecoderOptions(pretrained=str(folder)),
-                "template": "alpaca",
-                "max_length": 256,
-            }
+            model = DecoderOptions(pretrained=str(folder))
+            options = make(model=model, template="alpaca", max_length=256)
         with pytest.MonkeyPatch.context() as patch:
             without_report(patch)
-            (run,) = fit(
-                make(**fields), out=root / "run", experiment="sft-tiny", log=quiet
-            )
+            (run,) = fit(options, out=root / "run", experiment="sft-tiny", log=quiet)
         return run, folder
 
     return train
@@ -146,11 +138,6 @@ def answer_logs(
 ) -> np.ndarray:
     """Log-probabilities of all words at an answer's tokens, (L + 1, tokens, words),
     of one text, in float64."""
-    logits = reference.logits(
-        decoder, reference.outputs(decoder, tokens, config), config
-    )
-    logs = logits - np.log(
-        np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True)
-    )
-    logs -= logits.max(-1, keepdims=True)
-    return logs[:, first - 1 : -1]
+    states = reference.outputs(decoder, tokens, config)
+    logits = reference.logits(decoder, states, config)
+    return log_softmax(logits, axis=-1)[:, first - 1 : -1]

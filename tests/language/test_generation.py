@@ -3,6 +3,7 @@
 import json
 
 import jax
+import numpy as np
 import pytest
 
 from tests.train.commands import quiet
@@ -30,7 +31,9 @@ def test_a_run_answers_with_its_best_weights_by_seed(finished, tmp_path):
     model = load(finished, log=quiet)
     source = model.task.inner.data.source
     config, tokenizer = source.config, source.tokenizer
-    questions = tokenizer.encode(["<|user|>Say bado.<|end|><|assistant|>"])
+    # of the first batch: the same program
+    texts = [f"<|user|>{row['instruction']}<|end|><|assistant|>" for row in ROWS[:2]]
+    questions = tokenizer.encode(texts)
     options = {
         "max_tokens": 5,
         "stops": tokenizer.stops,
@@ -39,9 +42,11 @@ def test_a_run_answers_with_its_best_weights_by_seed(finished, tmp_path):
         "noise": 0.5,
     }
     # of the seed and the place of the prompt
-    key = jax.jit(lambda: jax.random.fold_in(jax.random.key(3), 0)[None])()
+    at = jax.vmap(lambda place: jax.random.fold_in(jax.random.key(3), place))
+    key = jax.jit(at)(np.arange(2))
     answers = jax.device_get(
         generate(config, model.params["decoder"], questions, key=key, **options)
     )
-    kept = answers.tokens[0][: int(answers.lengths[0]) - bool(answers.stopped[0])]
-    assert rows[0]["output"] == tokenizer.decode(kept, special=False).strip()
+    for row, tokens, length, stopped in zip(rows, *answers[:3], strict=False):
+        kept = tokens[: int(length) - bool(stopped)]
+        assert row["output"] == tokenizer.decode(kept, special=False).strip()

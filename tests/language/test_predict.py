@@ -5,6 +5,7 @@ import json
 import jax
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from tests.language.conftest import answer_logs, wide
 from tests.tasks import without_data
@@ -52,8 +53,8 @@ def test_answers_are_judged_as_by_the_reference(finished, tmp_path):
         right = logs.argmax(axis=-1) == tokens
         assert (row["prompt"], row["answer"]) == (prompt, answer)
         assert (row["tokens"], row["layers"]) == (len(tokens), [0, 1, 2, 3])
-        np.testing.assert_allclose(row["losses"], losses.mean(axis=1), rtol=1e-4)
-        np.testing.assert_allclose(row["accuracies"], right.mean(axis=1))
+        assert_allclose(row["losses"], losses.mean(axis=1), rtol=1e-4)
+        assert_allclose(row["accuracies"], right.mean(axis=1))
         for one in each:
-            np.testing.assert_allclose(one.log_probabilities, -losses[-1], rtol=1e-4)
-            np.testing.assert_allclose(one.losses, row["losses"], rtol=1e-4)
+            assert_allclose(one.log_probabilities, -losses[-1], rtol=1e-4)
+            assert_allclose(one.losses, row["losses"], rtol=1e-4)

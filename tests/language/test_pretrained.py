@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 from scipy import stats
 
 from tests.errors import one_line
@@ -32,7 +33,7 @@ def test_changes_of_given_weights_are_trained_and_exported(run_of, tmp_path):
         chex.assert_trees_all_equal(model.params["decoder"], original)
         assert any(np.any(part["expand"]) for part in model.params["changes"].values())
     one, other = (model.predict("7?", answers="ab")[0].losses for model in models)
-    np.testing.assert_array_equal(one, other)
+    assert_array_equal(one, other)
     evaluation = read(run / "evaluation.json")
     changes = jax.tree.leaves(models[0].params["changes"])
     assert evaluation["trained_parameters"] == sum(leaf.size for leaf in changes)
@@ -64,7 +65,8 @@ def test_what_is_not_trained_has_the_dtype_of_layers(given):
     deleted = [leaf.is_deleted() for leaf in jax.tree.leaves(read)]
     assert all(deleted), "the state has their memory"
     whole = load_decoder(str(folder), log=quiet).params
-    original = jax.tree.map(lambda leaf: np.asarray(leaf, jnp.bfloat16), whole)
+    narrow = lambda leaf: np.asarray(leaf).astype(jnp.bfloat16)
+    original = jax.tree.map(narrow, whole)
     chex.assert_trees_all_equal(state.params["decoder"], original)
     train = task.inner.data.packed.whole("train")
     used = np.float64(original["embedding"])[train.tokens[train.segments > 0]]

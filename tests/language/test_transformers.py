@@ -4,10 +4,11 @@ that `generate` uses."""
 import json
 import re
 
-import jax
+import chex
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from safetensors.numpy import load_file
 
 from tests.train.commands import quiet
@@ -35,13 +36,7 @@ def tokens_of(opened):
 def assert_same_decoder(run, out):
     ours, read = open_decoder(str(run), log=quiet), open_decoder(str(out), log=quiet)
     assert (read.config, read.tokenizer.stops) == (ours.config, ours.tokenizer.stops)
-    assert all(
-        jax.tree.leaves(
-            jax.tree.map(
-                np.array_equal, *map(jax.device_get, (ours.params, read.params))
-            )
-        )
-    )
+    chex.assert_trees_all_equal(ours.params, read.params)
     texts = [prompt.text for prompt in PROMPTS]
     both = (
         AnswerTokenizer(each.tokenizer, each.template).questions(texts)
@@ -122,6 +117,4 @@ def test_transformers_answers_by_the_python_of_the_model_card(
             {"params": opened.params}, jnp.asarray(inputs.numpy())
         )
         expected = decoder_logits(opened.config, opened.params, states[-1])
-        np.testing.assert_allclose(
-            logits, expected, rtol=0, atol=1e-4 * np.abs(expected).max()
-        )
+        assert_allclose(logits, expected, rtol=0, atol=1e-4 * np.abs(expected).max())

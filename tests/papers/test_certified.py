@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from papers import certified
 from tests.energies import potential_reference as reference
@@ -56,7 +57,7 @@ def test_logits_are_those_of_numpy(name, atol, data, trained):
                 for _ in range(40):
                     change = 0.5 * reference.gradient(change + x, W, scaling, b)
             x = x - 2.0 * change
-        np.testing.assert_allclose(logits, x @ head + params["bias"], atol=atol)
+        assert_allclose(logits, x @ head + params["bias"], atol=atol)
 
 
 @pytest.mark.nightly

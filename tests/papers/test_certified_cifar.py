@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from papers import certified_cifar as cifar
 from tests.energies import potential_reference as reference
@@ -41,7 +42,7 @@ def test_logits_are_those_of_numpy(small, data):
     z = z - 2.0 * reference.gradient(z, matrix, scaling, np.tile(b, 64))
     head = np.float64(params["head"])
     expected = z @ (head / np.linalg.norm(head, axis=0))
-    np.testing.assert_allclose(computed, expected, atol=1e-4)
+    assert_allclose(computed, expected, atol=1e-4)
 
 
 def test_augmented_images_are_moved_or_mirrored_at_most():

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from unroll_jax.energies import OptEqParams, deep_opteq, opteq
 
@@ -17,7 +18,7 @@ def factor(product, left, rng):
     exact = np.linalg.pinv(left) @ product
     null = np.eye(left.shape[1]) - np.linalg.pinv(left) @ left
     B = (exact + null @ rng.normal(size=exact.shape)).T
-    np.testing.assert_allclose(left @ B.T, product, atol=1e-10)
+    assert_allclose(left @ B.T, product, atol=1e-10)
     assert np.linalg.matrix_rank(B) == product.shape[1]
     return B
 
@@ -28,6 +29,14 @@ def network(widths, rng):
         (rng.normal(size=shape) / np.sqrt(shape[1]), 0.3 * rng.normal(size=shape[0]))
         for shape in pairs
     ]
+
+
+def factors(weights, read, rng):
+    """V_L, given, to V_0, with V_k V_(k-1)^T the weights of a network."""
+    V = [read]
+    for weight in reversed(weights):
+        V.append(factor(weight, V[-1], rng))
+    return V
 
 
 def forward(layers, x, activation):
@@ -42,9 +51,7 @@ def test_lemmas_1_and_4_networks_are_opteq_chains():
     network; y = V_L z."""
     rng, m, widths = np.random.default_rng(1), 9, (4, 6, 3, 5, 2)
     layers = network(widths, rng)
-    V = [rng.normal(size=(widths[-1], m))]  # from the last to the first
-    for weight, _ in reversed(layers):
-        V.append(factor(weight, V[-1], rng))
+    V = factors([one for one, _ in layers], rng.normal(size=(widths[-1], m)), rng)
     *reversed_V, V_0 = V
     x = rng.normal(size=widths[0])
     z = jnp.asarray(V_0.T @ x)
@@ -54,7 +61,7 @@ def test_lemmas_1_and_4_networks_are_opteq_chains():
             OptEqParams(jnp.asarray(weight), None, jnp.asarray(bias)), z, None
         )
     expected = forward(layers, x, np.tanh)
-    np.testing.assert_allclose(V[0] @ np.asarray(z), expected, atol=1e-10)
+    assert_allclose(V[0] @ np.asarray(z), expected, atol=1e-10)
 
 
 @pytest.mark.usefixtures("x64")
@@ -65,19 +72,14 @@ def test_lemma_2_a_deep_opteq_contains_any_relu_network():
     equilibrium.
     """
     rng, m, widths = np.random.default_rng(2), 20, (4, 6, 3, 5, 2)
-    layers, V = network(widths, rng), [rng.normal(size=(widths[-1], m))]
-    for weight, _ in reversed(layers[1:]):
-        V.append(factor(weight, V[-1], rng))
-    read, *hidden = V[0], *V[:0:-1]
+    layers, read = network(widths, rng), rng.normal(size=(widths[-1], m))
+    hidden = factors([one for one, _ in layers[1:]], read, rng)[:0:-1]
     both = np.concatenate([hidden[1], hidden[-1]])  # W_2 and W_L
-    hidden[0] = factor(
-        np.concatenate([layers[1][0], np.zeros((len(hidden[-1]), widths[1]))]),
-        both,
-        rng,
-    )
-    deep = deep_opteq(
-        [opteq(m, widths[1], widths[0]), *(opteq(m, width) for width in widths[2:-1])]
-    )
+    products = np.zeros((len(both), widths[1]))
+    products[: widths[2]] = layers[1][0]
+    hidden[0] = factor(products, both, rng)
+    first = opteq(m, widths[1], widths[0])
+    deep = deep_opteq([first, *(opteq(m, width) for width in widths[2:-1])])
     x, z = jnp.asarray(rng.normal(size=widths[0])), jnp.asarray(rng.normal(size=m))
 
     def run(first, x=x):
@@ -89,13 +91,13 @@ def test_lemma_2_a_deep_opteq_contains_any_relu_network():
         )
         twice = deep.step(params, deep.step(params, z, x), x)
         # an equilibrium
-        np.testing.assert_allclose(deep.step(params, twice, x), twice, atol=1e-10)
+        assert_allclose(deep.step(params, twice, x), twice, atol=1e-10)
         return read @ np.asarray(twice)
 
     expected = forward(layers, np.asarray(x), lambda u: np.maximum(u, 0.0))
-    np.testing.assert_allclose(run(hidden[0]), expected, atol=1e-9)
+    assert_allclose(run(hidden[0]), expected, atol=1e-9)
     cut_off = np.zeros_like(hidden[0])
-    np.testing.assert_array_equal(run(cut_off), run(cut_off, -3.0 * x))
+    assert_array_equal(run(cut_off), run(cut_off, -3.0 * x))
     assert np.max(np.abs(run(cut_off) - expected)) > 0.01
 
 
@@ -132,56 +134,37 @@ def test_remark_4_2_growth_of_the_constant():
     a2 it tends to 1, and does not grow.
     """
     small = np.logspace(-6, -3, 4)
-    np.testing.assert_allclose([constant(a, a, 1.0) * a for a in small], 1.0)
-    np.testing.assert_allclose(
-        [constant(0.1, 0.1, L_g) * 0.1 * L_g for L_g in small], 1.0
-    )
-    np.testing.assert_allclose([constant(a1, 0.1, 1.0) for a1 in small], 1.0, rtol=0.02)
-
-
-def proximal_problem(seed):
-    """A quadratic h with L_h = 1, phi = |.|_1 / 2, a point x, an inexact step y of
-    length a2 = lambda, its noise."""
-    rng = np.random.default_rng(seed)
-    basis = np.linalg.qr(rng.normal(size=(6, 6)))[0]
-    A, b, x = (
-        basis @ np.diag(rng.uniform(0.1, 1.0, 6)) @ basis.T,
-        rng.normal(size=6),
-        rng.normal(size=6),
-    )
-    a2, noise = rng.uniform(0.2, 1.0), 0.3 * rng.normal(size=6)
-    gradient = A @ x + b
-    moved = x - a2 * (gradient - noise)
-    y = np.sign(moved) * np.maximum(np.abs(moved) - 0.5 * a2, 0.0)
-
-    def h(z):
-        return 0.5 * z @ A @ z + b @ z
-
-    def prox(z):
-        return np.sum((z - x + a2 * gradient) ** 2) / (2.0 * a2) + 0.5 * np.sum(
-            np.abs(z)
-        )
-
-    return h, prox, x, y, gradient, noise, a2
+    assert_allclose([constant(a, a, 1.0) * a for a in small], 1.0)
+    assert_allclose([constant(0.1, 0.1, L_g) * 0.1 * L_g for L_g in small], 1.0)
+    assert_allclose([constant(a1, 0.1, 1.0) for a1 in small], 1.0, rtol=0.02)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_lemmas_d_1_d_2_d_4_of_the_prox(seed):
-    h, prox, x, y, gradient, noise, a2 = proximal_problem(seed)
+    """Of a quadratic h with L_h = 1, phi = |.|_1 / 2, a point x, and a step to y of
+    length a2 = lambda that is inexact by noise."""
+    rng = np.random.default_rng(seed)
+    basis = np.linalg.qr(rng.normal(size=(6, 6)))[0]
+    A = basis @ np.diag(rng.uniform(0.1, 1.0, 6)) @ basis.T
+    b, x, noise = rng.normal(size=(3, 6)) * [[1.0], [1.0], [0.3]]
+    a2, gradient = rng.uniform(0.2, 1.0), A @ x + b
+    h = lambda z: 0.5 * z @ A @ z + b @ z
     phi = lambda z: 0.5 * np.sum(np.abs(z))
+    prox = lambda z: np.sum((z - x + a2 * gradient) ** 2) / (2.0 * a2) + phi(z)
+    shrunk = lambda z: np.sign(z) * np.maximum(np.abs(z) - 0.5 * a2, 0.0)
+    y = shrunk(x - a2 * (gradient - noise))
     eta = h(x) - 0.5 * a2 * np.sum(gradient**2)
     # D.1, whose print has the other sign: the noise is a subgradient of P at y (lambda
     # = a2), which is 1 / a2 convex.
-    for z in np.random.default_rng(seed + 100).normal(size=(200, 6)):
+    for z in rng.normal(size=(200, 6)):
         below = noise @ (z - y) + np.sum((z - y) ** 2) / (2.0 * a2)
         assert prox(z) >= prox(y) + below - 1e-12
         # D.4: P + eta majorises h + phi and touches it at x.
         assert prox(z) + eta >= h(z) + phi(z) - 1e-12
-    np.testing.assert_allclose(prox(x) + eta, h(x) + phi(x), rtol=1e-12)
+    assert_allclose(prox(x) + eta, h(x) + phi(x), rtol=1e-12)
     # D.2: descent of P against the distance to its minimiser and the noise, c_P = 1 /
     # a2.
-    moved = x - a2 * gradient
-    best = np.sign(moved) * np.maximum(np.abs(moved) - 0.5 * a2, 0.0)
+    best = shrunk(x - a2 * gradient)
     least = np.sum((x - best) ** 2) / (2.0 * a2) - a2 * np.sum(noise**2)
     assert prox(x) - prox(y) >= least - 1e-12
 
@@ -197,7 +180,7 @@ def test_theorem_2_losses_end_below_zeta_over_alpha():
         worst = (1.0 - alpha) * worst + zeta  # every constraint met with equality
         # or with room
         losses = rng.uniform(0.0, 1.0, 100) * ((1.0 - alpha) * losses + zeta)
-    np.testing.assert_allclose(worst, zeta / alpha, rtol=1e-9)  # the constant is exact
+    assert_allclose(worst, zeta / alpha, rtol=1e-9)  # the constant is exact
     assert np.max(losses) <= zeta / alpha
 
 
@@ -230,7 +213,7 @@ def test_corollary_3_a_shift_adds_its_distance_and_is_tight():
     x = rng.normal(size=1000)
     violation = lambda x: np.mean(5.0 + x) - (1.0 - alpha) * np.mean(5.0 - x)
     grown = violation(x + tau) - violation(x)
-    np.testing.assert_allclose(grown, (2.0 - alpha) * tau, rtol=1e-12)
+    assert_allclose(grown, (2.0 - alpha) * tau, rtol=1e-12)
     weights = np.array([-(1.0 - alpha), 1.0])
     for _ in range(100):
         slopes, centres = rng.uniform(-1.0, 1.0, (2, 5, 1)), rng.normal(size=(2, 5, 1))

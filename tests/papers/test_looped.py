@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.testing import assert_allclose, assert_array_equal
 
 from papers.looped.__main__ import main
 from papers.looped.exits import exit_loops, exit_threshold, state_changes
@@ -45,17 +47,15 @@ def test_sums_are_those_of_integers():
     assert (inputs.shape, targets.shape) == ((20, 31, 20), (20, 31))
     powers = np.array([10**place for place in range(31)], object)
     first, second = inputs[..., :10].argmax(-1), inputs[..., 10:].argmax(-1)
-    np.testing.assert_array_equal((first + second) @ powers, targets @ powers)
+    assert_array_equal((first + second) @ powers, targets @ powers)
 
 
 def convolved(x, kernel):
     ndim = kernel.ndim - 2
     padded = np.pad(x, ((0, 0), *[(1, 1)] * ndim, (0, 0)))
-    out = np.zeros((*x.shape[:-1], kernel.shape[-1]))
-    for place in np.ndindex(*x.shape[1:-1]):
-        window = padded[(slice(None), *(slice(at, at + 3) for at in place))]
-        out[(slice(None), *place)] = np.tensordot(window, kernel, axes=ndim + 1)
-    return out
+    windows = sliding_window_view(padded, (3,) * ndim, axis=tuple(range(1, ndim + 1)))
+    # both have the inputs' channels first
+    return np.tensordot(windows, np.moveaxis(kernel, -2, 0), axes=ndim + 1)
 
 
 @pytest.mark.parametrize(("ndim", "shape"), [(1, (2, 6, 1)), (2, (2, 4, 3, 3))])
@@ -78,9 +78,9 @@ def test_the_network_is_its_equation(ndim, shape, x64):
         states.append(np.maximum(recalled + convolved(inner, kernels["outer"]), 0.0))
     readouts = [convolved(state, kernels["readout"]) for state in states]
     close = {"rtol": 1e-10, "atol": 1e-12}
-    np.testing.assert_allclose(logits, readouts, **close)
-    np.testing.assert_allclose(found, states, **close)
-    np.testing.assert_allclose(last, states[-1], **close)
+    assert_allclose(logits, readouts, **close)
+    assert_allclose(found, states, **close)
+    assert_allclose(last, states[-1], **close)
 
 
 def test_exits_are_those_of_each_example_looped_on_its_own():
@@ -112,7 +112,7 @@ def test_changes_are_exact_near_the_ends_of_float32():
     expected = moved / np.linalg.norm(rows[1:], axis=-1)
     for size, rtol in ((1.0, 1e-5), (1e37, 1e-5), (1e-36, 1e-3)):
         scaled = np.float32(size * states)
-        np.testing.assert_allclose(changes(scaled), expected, rtol=rtol)
+        assert_allclose(changes(scaled), expected, rtol=rtol)
     states[1:] = np.nan  # a state that has diverged never exits
     assert exit_loops(np.asarray(changes(states)), 0.1).tolist() == [4] * 4
 

@@ -1,10 +1,12 @@
 """A GGUF file becomes a folder of `transformers` that the application reads."""
 
-import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from papers.smollm2 import main
+from tests.data.conftest import drawn_tensors
 from tests.data.decoders.conftest import TEMPLATE, byte_tokenizer
+from tests.train.commands import quiet
 from unroll_jax.models import DecoderConfig
 from unroll_jax.train.data.pretrained.decoders import load_decoder
 
@@ -37,59 +39,57 @@ OURS = {
 pytestmark = pytest.mark.xdist_group("torch")
 
 
-def drawn_tensors():
+def tensors():
     """Returns tensors in the order of `transformers`, by GGUF's names."""
-    shapes = {"token_embd": (len(TOKENS), DIM), "output_norm": (DIM,)}
+    shapes = {"token_embd.weight": (len(TOKENS), DIM), "output_norm.weight": (DIM,)}
     for number in range(LAYERS):
-        shapes |= {f"blk.{number}.{name}": shape for name, shape in LAYER.items()}
-    generator = np.random.default_rng(0)
-    return {
-        f"{name}.weight": generator.normal(0, 0.3, shape).astype(np.float32)
-        for name, shape in shapes.items()
-    }
+        for name, shape in LAYER.items():
+            shapes[f"blk.{number}.{name}.weight"] = shape
+    return drawn_tensors(shapes, scale=0.3)
 
 
 def interleaved(tensor, heads):
     """Returns rows as llama.cpp writes queries and keys: row j of the first half of a
     head, then row j of the second half."""
-    rows = []
-    for head in np.split(tensor, heads):
-        first, second = np.split(head, 2)
-        for one, other in zip(first, second, strict=True):
-            rows += [one, other]
-    return np.stack(rows)
+    halves = tensor.reshape(heads, 2, -1, tensor.shape[-1])
+    return halves.swapaxes(1, 2).reshape(tensor.shape)
 
 
-def write_gguf(file, kind, *, pre="smollm"):
+# By the name of the writer's method behind "add_".
+HEADER = {
+    "context_length": 64,
+    "embedding_length": DIM,
+    "block_count": LAYERS,
+    "feed_forward_length": HIDDEN,
+    "head_count": HEADS,
+    "head_count_kv": KEY_HEADS,
+    "layer_norm_rms_eps": 1e-5,
+    "rope_freq_base": 100.0,
+    "rope_dimension_count": DIM // HEADS,
+    "vocab_size": len(TOKENS),
+    "tokenizer_model": "gpt2",
+    "tokenizer_pre": "smollm",
+    "token_list": TOKENS,
+    "token_types": [3 if token in SPECIAL else 1 for token in TOKENS],
+    "token_merges": MERGES,
+    "bos_token_id": TOKENS.index("<s>"),
+    "eos_token_id": TOKENS.index("<e>"),
+    "unk_token_id": TOKENS.index("<s>"),
+    "pad_token_id": TOKENS.index("<e>"),
+    "chat_template": TEMPLATE,
+}
+
+
+def write_gguf(file, kind):
     import gguf
 
     writer = gguf.GGUFWriter(file, "llama")
-    writer.add_context_length(64)
-    writer.add_embedding_length(DIM)
-    writer.add_block_count(LAYERS)
-    writer.add_feed_forward_length(HIDDEN)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KEY_HEADS)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_freq_base(100.0)
-    writer.add_rope_dimension_count(DIM // HEADS)
-    writer.add_vocab_size(len(TOKENS))
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(pre)
-    writer.add_token_list(TOKENS)
-    writer.add_token_types([3 if token in SPECIAL else 1 for token in TOKENS])
-    writer.add_token_merges(MERGES)
-    writer.add_bos_token_id(TOKENS.index("<s>"))
-    writer.add_eos_token_id(TOKENS.index("<e>"))
-    writer.add_unk_token_id(TOKENS.index("<s>"))
-    writer.add_pad_token_id(TOKENS.index("<e>"))
-    writer.add_chat_template(TEMPLATE)
-
-    for name, tensor in drawn_tensors().items():
-        if "attn_q" in name:
-            tensor = interleaved(tensor, HEADS)
-        if "attn_k" in name:
-            tensor = interleaved(tensor, KEY_HEADS)
+    for name, value in HEADER.items():
+        getattr(writer, f"add_{name}")(value)
+    for name, tensor in tensors().items():
+        for part, heads in (("attn_q", HEADS), ("attn_k", KEY_HEADS)):
+            if part in name:
+                tensor = interleaved(tensor, heads)
         if tensor.ndim == 2:
             writer.add_tensor(name, gguf.quantize(tensor, kind), raw_dtype=kind)
         else:
@@ -100,42 +100,45 @@ def write_gguf(file, kind, *, pre="smollm"):
     writer.close()
 
 
+@pytest.fixture
+def converted(tmp_path):
+    def convert(kind):
+        file, out = tmp_path / "model.gguf", tmp_path / "folder"
+        write_gguf(file, kind)
+        assert main([str(out), "--file", str(file)]) == 0
+        return load_decoder(str(out), log=quiet)
+
+    return convert
+
+
 @pytest.mark.oracle("gguf")
 @pytest.mark.parametrize("name", ["Q4_1", "Q8_0", "F32"])
-def test_parameters_are_the_dequantised_tensors_with_rows_in_our_order(name, tmp_path):
+def test_parameters_are_the_dequantised_tensors_with_rows_in_our_order(name, converted):
     import gguf
 
     kind = gguf.GGMLQuantizationType[name]
-    write_gguf(tmp_path / "model.gguf", kind)
-    out = tmp_path / "folder"
-    assert main([str(out), "--file", str(tmp_path / "model.gguf")]) == 0
-    decoder = load_decoder(str(out), log=lambda line: None)
+    decoder = converted(kind)
     sizes = (len(TOKENS), DIM, LAYERS, HEADS, KEY_HEADS, HIDDEN)
     assert decoder.config == DecoderConfig(
         *sizes, max_positions=64, rotary_base=100.0, norm_epsilon=1e-5
     )
 
     def rounded(name):
-        return gguf.dequantize(gguf.quantize(drawn_tensors()[name], kind), kind)
+        return gguf.dequantize(gguf.quantize(tensors()[name], kind), kind)
 
     params = decoder.params
-    np.testing.assert_array_equal(params["embedding"], rounded("token_embd.weight"))
+    assert_array_equal(params["embedding"], rounded("token_embd.weight"))
     for theirs, ours in OURS.items():
         for layer, kernel in enumerate(params["layers"][ours]["kernel"]):
             tensor = rounded(f"blk.{layer}.{theirs}.weight")
-            np.testing.assert_array_equal(kernel, tensor.T, err_msg=ours)
+            assert_array_equal(kernel, tensor.T, err_msg=ours)
 
 
 @pytest.mark.oracle("gguf")
-def test_the_tokenizer_splits_numbers_and_keeps_special_tokens(
-    tmp_path,
-):
+def test_the_tokenizer_splits_numbers_and_keeps_special_tokens(converted):
     import gguf
 
-    write_gguf(tmp_path / "model.gguf", gguf.GGMLQuantizationType.F32)
-    out = tmp_path / "folder"
-    assert main([str(out), "--file", str(tmp_path / "model.gguf")]) == 0
-    tokenizer = load_decoder(str(out), log=lambda line: None).tokenizer
+    tokenizer = converted(gguf.GGMLQuantizationType.F32).tokenizer
     tokens = tokenizer.encode(["<s>12 ab<e>"])[0]
     assert [TOKENS[token] for token in tokens] == ["<s>", "1", "2", "Ġa", "b", "<e>"]
     assert tokenizer.decode(tokens) == "<s>12 ab<e>"

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from papers import theorems
 
@@ -17,7 +18,7 @@ def test_the_best_denoiser_is_the_posterior_mean():
     means = weights @ atoms / weights.sum(axis=1, keepdims=True)
     expected = np.mean((means - truth[:, 0]) ** 2) / theorems.NOISE**2
     loss = jax.jit(theorems.bayes_loss)(noisy, clean)
-    np.testing.assert_allclose(loss, expected, rtol=1e-4)
+    assert_allclose(loss, expected, rtol=1e-4)
 
 
 def test_the_sample_complexity_is_vacuous_for_all_networks():

@@ -10,23 +10,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from papers.xie2021.__main__ import main
 from papers.xie2021.robustness import RobustnessConfig, attack, robustness
-from tests.supervised.conftest import small, start, stripes, traced
+from tests.supervised.conftest import in_memory, small, start, traced
+from unroll_jax.train.config.options import with_value
 from unroll_jax.train.core.evaluate import read
 from unroll_jax.train.tasks.images.models import lipschitz_bound, scores
 from unroll_jax.train.tasks.images.options import is_certifiable
 
 pytestmark = [pytest.mark.xdist_group("images"), pytest.mark.nightly]
-__all__ = ["start", "stripes"]  # fixtures
+__all__ = ["in_memory", "start"]  # fixtures
 RADII = (0.05, 0.3, 1.0)
 
 
 def of_network(config, **options):
-    return dataclasses.replace(
-        config, network=dataclasses.replace(config.network, **options)
-    )
+    for name, value in options.items():
+        config = with_value(config, f"network.{name}", value)
+    return config
 
 
 def linear(weights):
@@ -54,7 +56,7 @@ def test_an_attack_on_linear_models_breaks_what_is_near():
         assert np.all(lengths <= radius * (1.0 + 1e-5))
         assert np.all((result.images >= 0.0) & (result.images <= 1.0))
         robust = np.asarray(result.robust)[apart]
-        np.testing.assert_array_equal(robust, (distances > radius)[apart])
+        assert_array_equal(robust, (distances > radius)[apart])
 
 
 def test_nan_is_never_right_and_leaves_no_ball():
@@ -62,14 +64,8 @@ def test_nan_is_never_right_and_leaves_no_ball():
     slope of NaN moves nothing."""
     images, labels = np.full((2, 2, 2, 1), 0.5, np.float32), np.zeros(2, np.int32)
     keys = jax.random.split(jax.random.key(0), 2)
-    result = attack(
-        lambda pixels: jnp.nan * linear(np.ones((2, 2, 1)))(pixels),
-        images,
-        labels,
-        keys,
-        0.5,
-        num_steps=3,
-    )
+    model = lambda pixels: jnp.nan * linear(np.ones((2, 2, 1)))(pixels)
+    result = attack(model, images, labels, keys, 0.5, num_steps=3)
     assert np.isfinite(result.images).all()
     assert not np.asarray(result.right).any()
     assert not np.asarray(result.robust).any()
@@ -80,15 +76,9 @@ def test_an_attack_finds_its_way_where_the_answer_is_sure():
     no slope."""
     weights = np.full((2, 2, 1), 25.0, np.float32)
     images, labels = np.full((1, 2, 2, 1), 0.6, np.float32), np.zeros(1, np.int32)
-    result = attack(
-        linear(weights),
-        images,
-        labels,
-        jax.random.split(jax.random.key(0), 1),
-        0.5,
-        num_steps=5,
-    )
-    np.testing.assert_allclose(result.images, images - 0.25, atol=0.02)
+    keys = jax.random.split(jax.random.key(0), 1)
+    result = attack(linear(weights), images, labels, keys, 0.5, num_steps=5)
+    assert_allclose(result.images, images - 0.25, atol=0.02)
 
 
 def test_attacks_cost_accuracy_and_certificates_promise_less():
@@ -144,7 +134,7 @@ def test_logits_are_scaled_down_to_the_lipschitz_limit():
     for share in (0.1, 10.0):
         held = dataclasses.replace(free, lipschitz=share * float(bound))
         scaled = task.make(held).inner.logits(params, images)
-        np.testing.assert_allclose(scaled, min(1.0, share) * logits, rtol=1e-5)
+        assert_allclose(scaled, min(1.0, share) * logits, rtol=1e-5)
 
 
 def test_only_certified_norms_are_certified():
@@ -161,7 +151,8 @@ def test_only_certified_norms_are_certified():
     assert is_certifiable(dataclasses.replace(network, way="unrolled"))
 
 
-def test_a_run_is_evaluated_with_disturbed_pixels(start, stripes, tmp_path, capsys):
+@pytest.mark.usefixtures("in_memory")
+def test_a_run_is_evaluated_with_disturbed_pixels(start, tmp_path, capsys):
     start(small("image-dnn"), "image-dnn")
     folder = tmp_path / "run"
     before = json.loads((folder / "evaluation.json").read_text())

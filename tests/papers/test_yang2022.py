@@ -5,6 +5,8 @@ import json
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
+from scipy.linalg import solve_sylvester
 
 from papers.yang2022 import FiguresConfig, draw, figures
 from papers.yang2022.__main__ import main
@@ -73,26 +75,23 @@ def test_figure_1_fills_the_points_of_lemma_4_3(drawn):
 def test_figure_2_shows_h_after_each_gradient_step(drawn, kind):
     numbers = drawn[1]["fig2"]
     S, W, B_1, B_2, _ = problem()
-    identity = np.eye(TOKENS * WIDTH)
-    hessian_f = 2.0 * (np.kron(S.T @ S, np.eye(WIDTH)) + identity)
-    hessian_g = 2.0 * (np.kron(np.eye(TOKENS), W @ W.T) + identity)
-    hessians = {"f": hessian_f, "g": hessian_g, "h": hessian_f + hessian_g}
-    largest = {name: np.linalg.eigvalsh(H)[-1] for name, H in hessians.items()}
+    left, right = S.T @ S + np.eye(TOKENS), W @ W.T + np.eye(WIDTH)
+    largest = {"f": 2.0 * np.linalg.norm(left, 2), "g": 2.0 * np.linalg.norm(right, 2)}
+    largest["h"] = largest["f"] + largest["g"]
     assert numbers["smoothness"] == pytest.approx(largest, rel=1e-9)
-    minimiser = np.linalg.solve(hessians["h"], 2.0 * (B_1 + B_2).ravel())
-    least = height(minimiser.reshape(TOKENS, WIDTH))
+    least = height(solve_sylvester(left, right, B_1 + B_2))
     assert numbers["minimum"] == pytest.approx(least, rel=1e-5)
     step_size = 0.05 if kind == "paper" else 1.0 / largest["h"]
     run = numbers[kind]
     assert run["step_size"] == pytest.approx(step_size)
     states = half_steps(step_size)
     heights = [height(Y) for Y in states]
-    np.testing.assert_allclose(run["h"], heights, rtol=1e-5)
+    assert_allclose(run["h"], heights, rtol=1e-5)
     assert run["constant"] == pytest.approx(1.0 / (step_size * largest["g"]), rel=1e-5)
     of_f, of_g = np.moveaxis([gradients(Y) for Y in states[::2]], 1, 0)
     norm = lambda G: np.linalg.norm(G, axis=(1, 2))
     ratios = norm(of_f) / norm(of_f + of_g)
-    np.testing.assert_allclose(run["gradient_ratio"], ratios, rtol=1e-4)
+    assert_allclose(run["gradient_ratio"], ratios, rtol=1e-4)
     falls = np.mean(np.diff(heights[::2]) <= 0)
     assert run["share_of_full_steps_that_descend"] == falls
 
@@ -102,26 +101,22 @@ def test_figure_3_shows_the_states_in_their_principal_plane(drawn):
     centred = states - states.mean(0)
     expected = centred @ np.linalg.svd(centred)[2][:2].T
     points = np.array(drawn[1]["fig3"]["points"])
-    np.testing.assert_allclose(points @ points.T, expected @ expected.T, atol=1e-3)
+    assert_allclose(points @ points.T, expected @ expected.T, atol=1e-3)
 
 
 def test_figure_4_fills_the_points_of_theorem_5_1(drawn):
     numbers, generator = drawn[1]["fig4"], np.random.default_rng(SEED)
     W, b = generator.normal(size=(2, 2)), generator.normal(size=2)
-    step_size = 1.0 / np.linalg.eigvalsh(2.0 * (W.T @ W + np.eye(2)))[-1]
-    ticks, alignment = np.linspace(-5.0, 5.0, POINTS), []
-    for y in (np.array([a, c]) for a in ticks for c in ticks):
-        p = step_size * 2.0 * (W.T @ W @ y + y - b)
-        alignment.append(
-            sum(min(y[i] ** 2 - p[i] ** 2, 0.0) for i in range(2)) / np.sum(p**2)
-        )
+    curvature = W.T @ W + np.eye(2)
+    ticks = np.linspace(-5.0, 5.0, POINTS)
+    y = np.stack(np.meshgrid(ticks, ticks), axis=-1).reshape(-1, 2)
+    # of the longest step, 1 / L_h with L_h = 2 |curvature|
+    p = (y @ curvature - b) / np.linalg.norm(curvature, 2)
+    alignment = np.minimum(y**2 - p**2, 0.0).sum(axis=1) / np.sum(p**2, axis=1)
     for kappa in KAPPAS:
-        assert numbers["share_of_window"][str(kappa)] == pytest.approx(
-            np.mean(np.array(alignment) >= -kappa)
-        )
-    np.testing.assert_allclose(
-        (W.T @ W + np.eye(2)) @ numbers["minimiser_h"], b, atol=1e-12
-    )
+        share = numbers["share_of_window"][str(kappa)]
+        assert share == pytest.approx(np.mean(alignment >= -kappa))
+    assert_allclose(curvature @ numbers["minimiser_h"], b, atol=1e-12)
 
 
 def test_what_the_user_can_mend_is_told_in_one_line(capsys):

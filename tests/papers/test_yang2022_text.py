@@ -7,6 +7,7 @@ import json
 import jax
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from papers.yang2022 import figures
 from papers.yang2022.__main__ import main
@@ -20,6 +21,13 @@ from papers.yang2022.energies import (
 )
 from papers.yang2022.energy_plots import layer_numbers, moves
 from papers.yang2022.sentences import Sentence
+from tests.data.conftest import write
+from tests.reference import (
+    feedforward_energy,
+    feedforward_step,
+    pair_energy,
+    pair_step,
+)
 
 pytestmark = pytest.mark.nightly
 DIM, LAYERS = 4, 3
@@ -57,35 +65,25 @@ def weights_of(network):
 
 def energies_of(Y, X, network, *, residual):
     W_a, W_f, B = weights_of(network)
-    pull = 0.5 * np.sum(((Y - X if residual else Y) @ W_a) ** 2)
+    pairs = pair_energy(Y, W_a=W_a)
+    pull = pair_energy(Y, W_a=W_a, ridge=1.0, anchor=X if residual else None) - pairs
     return {
-        "pairs": sum(
-            -similarity(Y, u, v, W_a) for u in range(len(Y)) for v in range(u)
-        ),
+        "pairs": pairs,
         "residual": pull * residual,
-        "features": 0.5 * np.trace(Y @ W_f @ Y.T) + 0.5 * np.sum((Y - B) ** 2),
+        "features": feedforward_energy(Y, W_f, B),
         "paper": pull * (not residual),
     }
 
 
-def similarity(Y, u, v, W_a):
-    return np.exp(-0.5 * np.sum((W_a.T @ (Y[u] - Y[v])) ** 2))
-
-
 def states_of(X, network, stack):
     W_a, W_f, B = weights_of(network)
-    ridge, a_1, a_2 = float(stack.residual), stack.attention_step_size, stack.step_size
+    options = {"ridge": float(stack.residual), "step_size": stack.attention_step_size}
+    relu = lambda y, step_size: np.maximum(y, 0.0)
     states = [X]
     for _ in range(stack.num_layers):
-        Y = states[-1]
-        U = np.empty_like(Y)
-        for u in range(len(Y)):
-            weights = [similarity(Y, u, v, W_a) for v in range(len(Y))]
-            mean = (sum(w * Y[v] for v, w in enumerate(weights)) + ridge * X[u]) / (
-                sum(weights) + ridge
-            )
-            U[u] = (1 - a_1) * Y[u] + a_1 * mean
-        states.append(np.maximum(U - a_2 * (U @ (W_f + W_f.T) / 2 + U - B), 0.0))
+        U = pair_step(states[-1], form="softmax", anchor=X, W_a=W_a, **options)
+        step = feedforward_step(U, W_f, B, step_size=stack.step_size, prox=relu)
+        states.append(step)
     return states
 
 
@@ -102,25 +100,21 @@ def test_energies_equal_the_equations_at_every_layer(name, lengths):
         states = states_of(X, network, stack)
         for layer, Y in enumerate(states):
             expected = energies_of(Y, X, network, residual=stack.residual)
-            for name in COMPONENTS:
-                actual = measured.components[name][number, layer]
-                assert actual == pytest.approx(expected[name], rel=1e-10, abs=1e-10), (
-                    name,
-                    number,
-                    layer,
-                )
-            total = sum(expected[name] for name in PARTS)
+            for part in COMPONENTS:
+                actual = measured.components[part][number, layer]
+                close = pytest.approx(expected[part], rel=1e-10, abs=1e-10)
+                assert actual == close, (part, number, layer)
+            total = sum(expected[part] for part in PARTS)
             assert measured.total[number, layer] == pytest.approx(total, rel=1e-10)
             assert measured.infinite[number, layer] == (Y < 0).any()
         logits = states[-1].mean(0) @ np.asarray(
             network.classifier.weights
         ) + np.asarray(network.classifier.bias)
-        np.testing.assert_allclose(measured.logits[number], logits, rtol=1e-9)
+        assert_allclose(measured.logits[number], logits, rtol=1e-9)
         for layer, Y in enumerate(states if len(X) > 1 else []):
             unit = Y / np.maximum(np.linalg.norm(Y, axis=1, keepdims=True), 1e-300)
-            pairs = [unit[u] @ unit[v] for u in range(len(Y)) for v in range(u)]
-            actual = measured.cosine[number, layer]
-            assert actual == pytest.approx(np.mean(pairs), abs=1e-9)
+            cosine = np.mean((unit @ unit.T)[np.triu_indices(len(Y), 1)])
+            assert measured.cosine[number, layer] == pytest.approx(cosine, abs=1e-9)
     assert measured.lengths.tolist() == list(lengths)
 
 
@@ -131,7 +125,7 @@ def test_the_first_step_of_a_batch_follows_its_mean():
     trained, _ = train_network(stack, network, [texts], learning_rate=0.5)
     chances = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     slope = np.mean(chances - np.eye(2), axis=0)
-    np.testing.assert_allclose(trained.classifier.bias, -0.5 * slope, rtol=1e-4)
+    assert_allclose(trained.classifier.bias, -0.5 * slope, rtol=1e-4)
 
 
 def test_every_step_falls_stands_or_rises():
@@ -179,10 +173,7 @@ def root(tmp_path):
         f"{word} {' '.join(map(str, generator.normal(size=DIM)))}"
         for word in words[:-1]
     ]
-    for name, content in (files | {"vectors.txt": "\n".join(lines)}).items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(content)
-    return tmp_path
+    return write(tmp_path, files | {"vectors.txt": "\n".join(lines)})
 
 
 def test_figures_5_and_6_are_drawn_from_texts(root, monkeypatch):
@@ -197,6 +188,6 @@ def test_figures_5_and_6_are_drawn_from_texts(root, monkeypatch):
             assert np.array(values["energy"]).shape == (3, 3)
             parts = [values["components"][part] for part in PARTS]
             total = np.sum(parts, axis=0)
-            np.testing.assert_allclose(values["energy"], total, rtol=1e-6)
+            assert_allclose(values["energy"], total, rtol=1e-6)
             has_residual = np.any(values["components"]["residual"])
             assert has_residual == (name == "fig6")

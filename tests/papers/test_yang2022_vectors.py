@@ -5,6 +5,7 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from papers.yang2022.vectors import Embeddings, glove_embeddings
 from tests.errors import one_line
@@ -25,7 +26,7 @@ def test_the_vectors_of_a_file_are_read(glove):
     embeddings = glove("the 0.1 -0.2 3e-1\n. 1 2 3\n. . . 4 5 6\ncrème 7 8 9\n", words)
     assert embeddings.dim == 3
     expected = np.array([[0.1, -0.2, 0.3], [4, 5, 6], [7, 8, 9], [1, 2, 3]], np.float32)
-    np.testing.assert_array_equal(embeddings(words), expected)
+    assert_array_equal(embeddings(words), expected)
     assert embeddings(words).dtype == np.float32
 
 
@@ -34,8 +35,8 @@ def test_hashed_vectors_are_those_of_any_run_and_machine():
     stream = hashlib.shake_256(b"film").digest(16)
     uniforms = (np.frombuffer(stream, "<u4") + 0.5) / 2**32
     expected = [NormalDist().inv_cdf(u) / 2 for u in uniforms]
-    np.testing.assert_allclose(vector, expected, rtol=1e-5)
-    np.testing.assert_allclose(vector[:2], [0.4879, -0.1575398], rtol=1e-6)
+    assert_allclose(vector, expected, rtol=1e-5)
+    assert_allclose(vector[:2], [0.4879, -0.1575398], rtol=1e-6)
 
 
 BAD = [

@@ -115,15 +115,6 @@ def traced(config: SupervisedConfig) -> Traced:
 
 
 @pytest.fixture
-def stripes(monkeypatch: pytest.MonkeyPatch) -> Stripes:
-    data = Stripes()
-    monkeypatch.setattr(
-        "unroll_jax.train.tasks.images.data.load", lambda config, *, log: data
-    )
-    return data
-
-
-@pytest.fixture
 def start(tmp_path: Path) -> Callable[..., list[str]]:
     def go(config: Any, experiment: str, name: str = "run") -> list[str]:
         log: list[str] = []
@@ -133,7 +124,7 @@ def start(tmp_path: Path) -> Callable[..., list[str]]:
     return go
 
 
-DATA = {ImageConfig: Stripes(), SceneConfig: Fields()}
+DATA: dict[Any, Stripes] = {ImageConfig: Stripes(), SceneConfig: Fields()}
 
 
 def give(patch: pytest.MonkeyPatch) -> None:
@@ -146,6 +137,11 @@ def give(patch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     give(monkeypatch)
+
+
+@pytest.fixture
+def stripes(in_memory: None) -> Stripes:
+    return DATA[ImageConfig]
 
 
 @pytest.fixture(scope="session")

@@ -1,16 +1,16 @@
 """Certified classification: radii, attacks, predictions, and networks without bounds."""
 
-import dataclasses
-
-import jax
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from scipy import special
 
 from tests.errors import one_line
-from tests.supervised.conftest import Stripes
+from tests.reference import compiled
+from tests.supervised.conftest import Stripes, give
 from tests.tasks import without_data
 from tests.train.commands import quiet, read
+from unroll_jax.train.config.options import with_value
 from unroll_jax.train.config.run import OptimizerConfig
 from unroll_jax.train.main import fit
 from unroll_jax.train.tasks.certified.options import CertifiedConfig, CertifiedNetwork
@@ -36,15 +36,11 @@ SMALL = CertifiedConfig(
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """Both runs on the same images."""
-    data = Stripes()
     folders = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "unroll_jax.train.tasks.images.data.load", lambda config, *, log: data
-        )
+        give(patch)
         for kind in ("steps", "plain"):
-            network = dataclasses.replace(SMALL.network, kind=kind)
-            options = dataclasses.replace(SMALL, network=network)
+            options = with_value(SMALL, "network.kind", kind)
             out = tmp_path_factory.mktemp("certified") / kind
             (folders[kind],) = fit(options, out=out, experiment=kind, log=quiet)
     return folders
@@ -64,7 +60,7 @@ def test_no_attack_beats_a_certificate(trained):
     # the curve of the report has the shares of the table
     curve = np.array(evaluation["certified_curve"])
     shares = [np.max(curve[curve[:, 0] > r, 1], initial=0.0) for r in RADII]
-    np.testing.assert_allclose(shares, certified)
+    assert_allclose(shares, certified)
     smallest = [*evaluation["smallest_radii"].values()]
     assert smallest[0] > 0.0
     assert smallest == sorted(smallest)
@@ -83,7 +79,7 @@ def test_a_prediction_has_a_radius_within_which_its_label_stays(
         for one, other in zip(answers, exported.predict(pictures), strict=True):
             assert (one.label, one.radius) == (other.label, other.radius)
     assert all(answer.radius >= 0.0 for answer in answers)
-    logits = jax.jit(model.task.inner.logits)
+    logits = compiled(model.task.inner.logits)
     draw = np.random.default_rng(0)
     for picture, answer in zip(pictures, answers, strict=True):
         moves = draw.normal(size=(64, *picture.shape))
@@ -94,7 +90,7 @@ def test_a_prediction_has_a_radius_within_which_its_label_stays(
         named = {model.task.inner.spec.class_names[one] for one in found.argmax(-1)}
         assert named == {answer.label}
         shares = special.softmax(found[0] / SMALL.temperature)
-        np.testing.assert_allclose(answer.probabilities, shares, rtol=1e-3, atol=1e-5)
+        assert_allclose(answer.probabilities, shares, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -113,22 +109,17 @@ def test_the_default_network_fits_the_images_and_another_one_stays(shape, networ
 
 
 def test_networks_that_do_not_fit_are_one_line():
-    narrow = dataclasses.replace(SMALL.network, width=15)
     with one_line("network.width must be at least the 16 numbers"):
-        make(dataclasses.replace(SMALL, network=narrow), Stripes())
-    blocks = dataclasses.replace(SMALL.network, block=2)
+        make(with_value(SMALL, "network.width", 15), Stripes())
     with one_line("network.block must be 1 without"):
-        dataclasses.replace(SMALL, network=blocks).check()
+        with_value(SMALL, "network.block", 2).check()
 
 
 @pytest.mark.nightly
-def test_convolutional_steps_are_certified_too(tmp_path, monkeypatch):
-    data = Stripes()
-    monkeypatch.setattr(
-        "unroll_jax.train.tasks.images.data.load", lambda config, *, log: data
-    )
+@pytest.mark.usefixtures("in_memory")
+def test_convolutional_steps_are_certified_too(tmp_path):
     network = CertifiedNetwork(num_layers=2, width=8, convolutional=True, block=2)
-    options = dataclasses.replace(SMALL, network=network)
+    options = with_value(SMALL, "network", network)
     (folder,) = fit(options, out=tmp_path / "run", experiment="conv", log=quiet)
     evaluation = read(folder / "evaluation.json")
     for radius in map(str, RADII):

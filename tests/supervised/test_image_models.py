@@ -4,8 +4,10 @@ are in test_steps.py."""
 import jax
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn import metrics
 
+from tests.reference import compiled
 from unroll_jax.train.tasks.images.models import (
     build,
     feature_figures,
@@ -40,7 +42,7 @@ def test_every_image_is_a_shifted_or_mirrored_copy(batch, getkey):
     result, same, other = (
         np.asarray(augment(each, batch)) for each in (key, key, getkey())
     )
-    np.testing.assert_array_equal(result, same)
+    assert_array_equal(result, same)
     assert (result != other).any()
     assert (result.shape, result.dtype) == (batch.shape, np.uint8)
     moves = [
@@ -56,7 +58,7 @@ def test_every_image_is_a_shifted_or_mirrored_copy(batch, getkey):
 
 def test_a_scene_and_its_labels_are_mirrored_alike(batch, getkey):
     images, labels = map(np.asarray, jax.jit(flip)(getkey(), batch, batch[..., 1]))
-    np.testing.assert_array_equal(images[..., 1], labels)
+    assert_array_equal(images[..., 1], labels)
     mirrored = [
         np.array_equal(image, scene[:, ::-1])
         for image, scene in zip(images, batch, strict=True)
@@ -100,39 +102,36 @@ def _numpy_equilibrium(x, params, way, regulariser, strength):
     return z
 
 
-@pytest.mark.parametrize("way", ["unrolled", "averaged"])
-@pytest.mark.parametrize(
-    ("regulariser", "strength"),
-    [("absolute", 0.02), ("half_square", 0.5)],
-)
-def test_features_of_every_regulariser_are_those_of_numpy(way, regulariser, strength):
-    options = {"regulariser_step": strength}
-    if way == "averaged":
-        # half_square states its own
-        strength = 1.0 if regulariser == "half_square" else 50.0
-        options = {"regulariser_smoothness": strength}
-        if regulariser == "half_square":
-            options = {}
-    network = OptEqConfig(
-        convolutional=False,
-        channels=4,
-        widths=(6,),
-        features=None,
-        max_norm=None,
-        way=way,
-        regulariser=regulariser,
-        **options,
-    )
-    module = build(network, 3)
+# The way, the regulariser, its strength, and the option of it.
+REGULARISED = [
+    ("unrolled", "absolute", 0.02, "regulariser_step"),
+    ("unrolled", "half_square", 0.5, "regulariser_step"),
+    ("averaged", "absolute", 50.0, "regulariser_smoothness"),
+    ("averaged", "half_square", 1.0, None),  # which it states itself
+]
 
-    @jax.jit
+
+def test_features_of_every_regulariser_are_those_of_numpy():
+    @compiled
     def features(x):
-        params = module.init(jax.random.key(0), x)
-        _, states = module.apply(params, x, mutable=["intermediates"])
-        return params, feature_figures(states, 5)
+        found = []
+        for way, regulariser, strength, option in REGULARISED:
+            options = {"way": way, "regulariser": regulariser, "widths": (6,)}
+            if option is not None:
+                options[option] = strength
+            network = OptEqConfig(
+                convolutional=False, channels=4, features=None, max_norm=None, **options
+            )
+            module = build(network, 3)
+            params = module.init(jax.random.key(0), x)
+            _, states = module.apply(params, x, mutable=["intermediates"])
+            found.append((params["params"], feature_figures(states, 5)))
+        return found
 
     x = np.random.default_rng(0).normal(size=(5, 7)).astype(np.float32)
-    params, found = features(x)
-    z = _numpy_equilibrium(np.float64(x), params["params"], way, regulariser, strength)
-    np.testing.assert_allclose(found["feature_absolute"], np.abs(z).mean(1), rtol=1e-4)
-    np.testing.assert_allclose(found["feature_square"], (z**2).mean(1), rtol=1e-4)
+    for case, (params, found) in zip(REGULARISED, features(x), strict=True):
+        z = _numpy_equilibrium(np.float64(x), params, *case[:3])
+        close = {"rtol": 1e-4, "err_msg": str(case)}
+        absolute, square = np.abs(z).mean(1), (z**2).mean(1)
+        assert_allclose(found["feature_absolute"], absolute, **close)
+        assert_allclose(found["feature_square"], square, **close)

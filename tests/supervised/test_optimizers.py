@@ -6,7 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
+from tests.reference import compiled
 from unroll_jax.train.config.run import (
     DecayedPrimalConfig,
     OptimizerConfig,
@@ -16,15 +18,6 @@ from unroll_jax.train.core.optimizers import learning_rates, make_optimizer
 
 STEPS, EPOCH = 100, 5
 STEP = np.arange(STEPS)
-
-
-def rates(**options):
-    schedule = learning_rates(
-        OptimizerConfig(learning_rate=2.0, **options),
-        num_steps=STEPS,
-        steps_an_epoch=EPOCH,
-    )
-    return np.asarray(jax.jit(jax.vmap(schedule))(np.float32(STEP)))
 
 
 # a line to the first rate
@@ -42,11 +35,21 @@ SCHEDULES = {
 }
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_schedule_is_its_formula(schedule):
-    options, expected = SCHEDULES[schedule]
-    found = rates(**{"schedule": schedule, **options})
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+def test_a_schedule_is_its_formula():
+    @compiled
+    def rates(steps):
+        found = {}
+        for name, (options, _) in SCHEDULES.items():
+            options = {"learning_rate": 2.0, "schedule": name, **options}
+            config = OptimizerConfig(**options)
+            sizes = {"num_steps": STEPS, "steps_an_epoch": EPOCH}
+            found[name] = jax.vmap(learning_rates(config, **sizes))(steps)
+        return found
+
+    for name, found in rates(np.float32(STEP)).items():
+        _, expected = SCHEDULES[name]
+        close = {"rtol": 1e-5, "atol": 1e-6, "err_msg": name}
+        assert_allclose(found, expected, **close)
 
 
 RATE: dict[str, Any] = {"learning_rate": 0.1, "schedule": "constant"}
@@ -72,20 +75,23 @@ RULES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("config", "gradient", "weight", "expected", "close"), RULES.values(), ids=RULES
-)
 @pytest.mark.standard_promotion("optax mixes its counters with floats")
-def test_steps_of_a_rule_are_its_formula(config, gradient, weight, expected, close):
-    rule = make_optimizer(config, num_steps=STEPS)
+def test_steps_of_a_rule_are_its_formula():
+    @compiled
+    def steps():
+        found = {}
+        for name, (config, *given, expected, _) in RULES.items():
+            gradient, weight = map(jnp.float32, given)
+            rule = make_optimizer(config, num_steps=STEPS)
+            state, found[name] = rule.init(weight), []
+            for _ in expected:
+                update, state = rule.update(gradient, state, weight)
+                found[name].append(update)
+        return found
 
-    @jax.jit
-    def steps(gradient, weight):
-        update = lambda state, _: rule.update(gradient, state, weight)[::-1]
-        return jax.lax.scan(update, rule.init(weight), length=len(expected))[1]
-
-    found = steps(np.float32(gradient), np.float32(weight))
-    np.testing.assert_allclose(found, expected, rtol=close)
+    for name, found in steps().items():
+        *_, expected, close = RULES[name]
+        assert_allclose(found, expected, rtol=close, err_msg=name)
 
 
 KERNEL = {"kernel": (3, 3, 4, 5), "dense": (6, 3), "bias": (5,)}
@@ -125,13 +131,13 @@ def test_muon_makes_singular_values_of_steps_equal(shapes, config, decay):
         # Adam's first step is the sign, by Nesterov's momentum
         if name in ("bias", "embedding", "layers.theta"):
             expected = (1.0 + 0.09 / 0.19) * np.sign(gradient)
-            np.testing.assert_allclose(step, expected, rtol=1e-4)
+            assert_allclose(step, expected, rtol=1e-4)
             continue
         if name == "kernel":
             step, gradient = step.reshape(36, 5), gradient.reshape(36, 5)
         left, _, right = np.linalg.svd(gradient, full_matrices=False)
         inner = np.swapaxes(left, -1, -2) @ step @ np.swapaxes(right, -1, -2)
-        np.testing.assert_allclose(left @ inner @ right, step, atol=1e-4)
+        assert_allclose(left @ inner @ right, step, atol=1e-4)
         inner /= 0.2 * np.sqrt(max(step.shape[-2:]))
         values = np.diagonal(inner, axis1=-2, axis2=-1)
         assert np.all((values > 0.6) & (values < 1.3))

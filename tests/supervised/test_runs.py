@@ -1,8 +1,6 @@
 """Supervised runs from the first step to the report, models that were loaded without
 their data, and accuracies."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from sklearn import metrics
@@ -10,6 +8,7 @@ from sklearn import metrics
 from tests.supervised.conftest import DATA, small
 from tests.tasks import assert_resumes, without_data, without_report
 from tests.train.commands import quiet, read
+from unroll_jax.train.config.options import with_value
 from unroll_jax.train.core.metrics import read_metrics
 from unroll_jax.train.data.pictures import NOT_COUNTED
 from unroll_jax.train.main import fit
@@ -84,14 +83,10 @@ def test_opteq_knows_97_percent_of_the_digits(tmp_path, monkeypatch):
     within half a point."""
     monkeypatch.setenv("UNROLL_PREPARED", str(tmp_path / "prepared"))
     without_report(monkeypatch)
-    config, accuracies = (
-        dataclasses.replace(EXPERIMENTS["image-opteq"].config, validate_every=10),
-        {},
-    )
+    config, accuracies = EXPERIMENTS["image-opteq"].config, {}
+    config = with_value(config, "validate_every", 10)
     for way in ("implicit", "unrolled", "averaged"):
-        trained = dataclasses.replace(
-            config, network=dataclasses.replace(config.network, way=way)
-        )
+        trained = with_value(config, "network.way", way)
         (folder,) = fit(
             trained, out=tmp_path / way, experiment="image-opteq", log=quiet
         )

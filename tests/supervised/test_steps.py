@@ -1,17 +1,18 @@
 """Steps of supervised training in parts and recomputed, and their rows: equilibria
 and gradients."""
 
-import dataclasses
 from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import log_softmax
 from sklearn import metrics
 
 from tests.supervised.conftest import Fields, small, traced
+from unroll_jax.train.config.options import with_value
 from unroll_jax.train.core.evaluate import read, validate
 from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import describe_step
@@ -28,9 +29,8 @@ def test_parts_of_a_batch_count_by_their_labels():
     # Parts take every other scene: one part has almost no labels that count.
     scenes, ends = Fields().splits["train"], []
     scenes.labels[::2, 1:] = NOT_COUNTED
-    config = dataclasses.replace(small("segment-fcn"), augment=True)
     for options in ({"accumulate": 2, "remat": "dots"}, {}):
-        _, _, init, step = traced(dataclasses.replace(config, **options))
+        _, _, init, step = traced(small("segment-fcn", augment=True, **options))
         state = init()
         for start in range(0, 24, 8):
             batch = (part[start : start + 8] for part in scenes)
@@ -38,16 +38,14 @@ def test_parts_of_a_batch_count_by_their_labels():
         ends.append(jax.tree.leaves((state, result)))
     for one, two in zip(*ends, strict=True):
         atol = 2e-3 * np.max(np.abs(two), initial=0.0)
-        np.testing.assert_allclose(np.float64(one), two, rtol=0, atol=atol)
+        assert_allclose(np.float64(one), two, rtol=0, atol=atol)
 
 
 def test_scenes_without_a_label_that_counts_cost_nothing():
-    options = dataclasses.replace(small("segment-fcn"), augment=True)
-    task, _, init, step = traced(options)
+    task, _, init, step = traced(small("segment-fcn", augment=True))
     scenes = next(task.batches(0, 0, None))
-    _, result = step(
-        init(), scenes._replace(labels=np.full_like(scenes.labels, NOT_COUNTED))
-    )
+    labels = np.full_like(scenes.labels, NOT_COUNTED)
+    result = jax.device_get(step(init(), scenes._replace(labels=labels))[1])
     assert result.value == result.layer_losses[-1] == result.grad_norm == 0.0
 
 
@@ -72,9 +70,9 @@ def test_the_loss_of_a_split_is_over_labels_that_count(monkeypatch):
     labels = scenes.labels[there].astype(int)
     logits = 3.0 * scenes.images[..., :2][there] / 255.0
     losses = -log_softmax(logits, axis=-1)[np.arange(len(labels)), labels]
-    np.testing.assert_allclose(reading["losses"].mean(), losses.mean(), rtol=1e-6)
+    assert_allclose(reading["losses"].mean(), losses.mean(), rtol=1e-6)
     expected = metrics.confusion_matrix(labels, np.argmax(logits, axis=-1))
-    np.testing.assert_array_equal(reading["confusion"], expected)
+    assert_array_equal(reading["confusion"], expected)
     # The same answers, the second ones of less loss.
     plan = make_plan(task)
     (one, first), (other, second) = (
@@ -88,8 +86,7 @@ def test_the_loss_of_a_split_is_over_labels_that_count(monkeypatch):
 @pytest.mark.slow
 def test_rows_hold_the_residuals_and_iterations_of_both_solves():
     config = small("image-opteq")
-    network = dataclasses.replace(config.network, tol=1e-5)
-    task, plan, init, step = traced(dataclasses.replace(config, network=network))
+    task, plan, init, step = traced(with_value(config, "network.tol", 1e-5))
     _, figures = step(init(), next(task.batches(0, 0, None)))
     row, *_ = describe_step(task, plan, 1, jax.device_get(figures))
     for residual, iterations, converged in (

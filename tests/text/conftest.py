@@ -107,14 +107,10 @@ def write_table(tmp_path: Path) -> Callable[..., dict[str, Any]]:
         root = tmp_path / "table"
         root.mkdir(exist_ok=True)
         held_out = held_out or train[:4]
-        for name, rows in {
-            "train": train,
-            "validation": held_out,
-            "test": test or held_out,
-        }.items():
-            (root / f"{name}.tsv").write_text(
-                "\n".join(map("\t".join, [("text", "label"), *rows])) + "\n"
-            )
+        splits = {"train": train, "validation": held_out, "test": test or held_out}
+        for name, rows in splits.items():
+            lines = map("\t".join, [("text", "label"), *rows])
+            (root / f"{name}.tsv").write_text("\n".join(lines) + "\n")
         return {
             "data": TextConfig("table", str(root), str(tmp_path / "prepared")),
             **ALL_TEXTS,

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import scipy.stats
+from numpy.testing import assert_allclose, assert_array_equal
 
 from unroll_jax.train.core.evaluate import read
 from unroll_jax.train.core.task import Trial
@@ -33,11 +34,11 @@ def test_the_predictor_finds_what_entropy_says_of_the_improvement():
     at = np.array([[0.2, 0.2, 0.0], [0.5, 0.5, 0.0]])
     noisy = {"losses": losses_by_entropy(0.3), "entropies": ENTROPIES}
     _, predicted, levels = predict_improvements(noisy, {"entropies": at})
-    np.testing.assert_allclose(predicted, [[0.4, 0.1], [1.0, 0.25]], atol=0.08)
+    assert_allclose(predicted, [[0.4, 0.1], [1.0, 0.25]], atol=0.08)
     assert all(np.all(np.diff(nats) >= 0) for nats in levels)
     exact = {"losses": losses_by_entropy(0.0), "entropies": ENTROPIES}
     _, predicted, _ = predict_improvements(exact, exact)
-    np.testing.assert_allclose(predicted[:, 0], 2.0 * ENTROPIES[:, 0], rtol=1e-6)
+    assert_allclose(predicted[:, 0], 2.0 * ENTROPIES[:, 0], rtol=1e-6)
 
 
 def layers_of(predicted, threshold):
@@ -92,7 +93,7 @@ def test_no_text_is_predicted_by_itself():
             {"losses": changed, "entropies": entropies},
         )
     )
-    np.testing.assert_array_equal(after[1::2], before[1::2])  # text 7 is one of these
+    assert_array_equal(after[1::2], before[1::2])  # text 7 is one of these
     assert not np.array_equal(after[::2], before[::2])
 
 

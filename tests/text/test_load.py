@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from tests.text.conftest import MODELS
 from tests.train.commands import quiet
@@ -36,24 +37,14 @@ PAIRS = [
 def given(write_table, write_pairs, write_folder):
     def make(name):
         if name == "words of pairs":
-            fields = write_pairs(PAIRS) | {
-                "model": MODELS["text-encoder"],
-                "batch_size": 3,
-            }
-            return "text-encoder", fields, PAIRS
+            fields = {"model": MODELS["text-encoder"], "batch_size": 3}
+            return "text-encoder", fields | write_pairs(PAIRS), PAIRS
         folder, fields = str(write_folder()), write_table(TRAIN, test=TEST)
         if name == "encoder":
-            return (
-                "text-encoder",
-                fields | {"model": EncoderOptions(pretrained=folder, hidden=True)},
-                TEST,
-            )
-        return (
-            "text-ut",
-            fields
-            | {"model": UnrolledConfig(num_layers=2, embeddings=folder, frozen=False)},
-            TEST,
-        )
+            model = EncoderOptions(pretrained=folder, hidden=True)
+            return "text-encoder", fields | {"model": model}, TEST
+        model = UnrolledConfig(num_layers=2, embeddings=folder, frozen=False)
+        return "text-ut", fields | {"model": model}, TEST
 
     return make
 
@@ -90,9 +81,7 @@ def test_a_loaded_model_says_what_the_evaluation_saw(small, given, tmp_path, nam
             for one, label in zip(predictions, names, strict=True)
         ]
         expected = in_order(reading["losses"])
-        np.testing.assert_allclose(in_order(np.stack(losses)), expected, rtol=1e-4)
-        right = [
-            one.label == label for one, label in zip(predictions, names, strict=True)
-        ]
-        assert np.mean(right) == pytest.approx(reading["right"][:, -1].mean())
+        assert_allclose(in_order(np.stack(losses)), expected, rtol=1e-4)
+        right = np.mean([one.label for one in predictions] == np.array(names))
+        assert right == pytest.approx(reading["right"][:, -1].mean())
         assert loaded.task.spec() == task.spec(), "noise has the unit of training"

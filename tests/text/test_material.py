@@ -23,21 +23,23 @@ def on_table(small, write_table):
     )
 
 
+def fingerprint(config):
+    return load_inputs(config, quiet).fingerprint()
+
+
 def changed(actual, expected):
     return {line.split()[0] for line in differences(expected, actual)}
 
 
 def test_figures_tell_edited_texts_and_labels(on_table, write_table):
     config = on_table()
-    fingerprint = load_inputs(config, quiet).fingerprint()
-    assert load_inputs(config, quiet).fingerprint() == fingerprint
+    before = fingerprint(config)
+    assert fingerprint(config) == before
     write_table([("a fine film", "bad"), ("a dull film", "good"), *ROWS[2:]], ROWS[:4])
-    assert changed(load_inputs(config, quiet).fingerprint(), fingerprint) == {
-        "texts_checksums.train"
-    }
+    assert changed(fingerprint(config), before) == {"texts_checksums.train"}
     write_table(ROWS, [("film a fine", "good"), *ROWS[1:4]])
     expected = {"texts_checksums.validation", "texts_checksums.test"}
-    assert changed(load_inputs(config, quiet).fingerprint(), fingerprint) == expected
+    assert changed(fingerprint(config), before) == expected
 
 
 LAYER = "bert.encoder.layer.1.output.dense.bias"
@@ -57,22 +59,13 @@ OTHER = {
 def test_figures_tell_another_encoder(on_table, write_folder, other, name):
     folder = write_folder()
     config = on_table("text-encoder", model=EncoderOptions(pretrained=str(folder)))
-    fingerprint = load_inputs(config, quiet).fingerprint()
+    before = fingerprint(config)
     folder.rename(folder.with_name("before"))
     write_folder(**other)
-    assert changed(load_inputs(config, quiet).fingerprint(), fingerprint) == {name}
+    assert changed(fingerprint(config), before) == {name}
 
 
 def test_rare_words_are_unknown(on_table):
-    for count, words in (
-        (1, {"a", "fine", "film", "dull", "plot"}),
-        (2, {"a", "fine", "film", "dull"}),
-    ):
-        assert (
-            set(
-                load_inputs(
-                    on_table(min_count=count), quiet
-                ).tokens.tokenizer.vocabulary[3:]
-            )
-            == words
-        )
+    for count, words in ((1, "a fine film dull plot"), (2, "a fine film dull")):
+        tokens = load_inputs(on_table(min_count=count), quiet).tokens
+        assert set(tokens.tokenizer.vocabulary[3:]) == set(words.split())

@@ -8,6 +8,7 @@ from tests.train.commands import read
 from unroll_jax.train.core.metrics import read_metrics
 
 pytestmark = [pytest.mark.xdist_group("text-runs"), pytest.mark.slow]
+NAMES = ("f_0", "layer 1", "layer 2")
 
 
 def test_both_methods_train_evaluate_and_report(finished, experiment):
@@ -33,8 +34,12 @@ def test_a_run_with_many_options_resumes(small, finished, tmp_path):
         config, whole, tmp_path / "run", experiment="text-ut", steps=(2, 4)
     )
     assert (evaluation["form"], len(evaluation["slacks"])) == ("ratio", 3)
-    first = read_metrics(whole / "metrics.jsonl")[0]
-    names = ("f_0", "layer 1", "layer 2")
-    assert all(f"slack/{name}" in first for name in names)
-    for figure in ("violation", "multiplier"):
-        assert [first[f"{figure}/{name}"] for name in names] == first[f"{figure}s"]
+    rows = read_metrics(whole / "metrics.jsonl")
+    logged = [row for row in rows if row["kind"] == "train"]
+    for row in logged:
+        named = [row[f"multiplier/{name}"] for name in NAMES]
+        assert named == row["multipliers"]
+        assert [row[f"violation/{name}"] for name in NAMES] == row["violations"]
+        # of a resilience of 2
+        assert [2.0 * row[f"slack/{name}"] for name in NAMES] == named
+    assert max(logged[-1]["multipliers"]) > 0.0

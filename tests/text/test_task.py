@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import log_softmax
 
 from tests.data.pretrained.conftest import WORDS
@@ -65,13 +66,13 @@ def test_losses_are_cross_entropies_of_the_perturbed_texts(built, data_of, exper
         actual, _ = jax.jit(task.losses, static_argnums=2)(params, drawn, trial)
         logits = expected(params, gaussian(key, shape, (gamma * std) ** 2))
         wanted = cross_entropies(logits, batch.labels)
-        np.testing.assert_allclose(actual, wanted, rtol=1e-5, err_msg=str(gamma))
+        assert_allclose(actual, wanted, rtol=1e-5, err_msg=str(gamma))
     # Evaluations add the same noise to every model, scaled by gamma.
     unit = jax.random.normal(jax.random.fold_in(jax.random.key(NOISE_SEED), 0), shape)
     for gamma in (0.5, 1.0):
         wanted = cross_entropies(expected(params, gamma * std * unit), batch.labels)
         losses = read(task, params, "test", Trial(gamma))["losses"]
-        np.testing.assert_allclose(losses, wanted, rtol=1e-4)
+        assert_allclose(losses, wanted, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("noise", "power"), [("deviation", 2), ("variance", 1)])
@@ -85,7 +86,7 @@ def test_the_std_is_that_of_embeddings_of_train_tokens(built, data_of, write_fol
     fields = {"model": UnrolledConfig(embeddings=str(write_folder()))}
     _, params = built("text-ut", **fields)
     material = data_of("text-ut", **fields)
-    np.testing.assert_array_equal(
+    assert_array_equal(
         params["params"]["embeddings"]["word"]["embedding"], material.table
     )
     tokens = np.concatenate(
@@ -114,7 +115,7 @@ def test_given_embeddings_stay_where_they_are_frozen(
     table_of = lambda state: np.array(
         state.params["params"]["embeddings"]["word"]["embedding"]
     )
-    np.testing.assert_array_equal(table_of(state), data.table)
+    assert_array_equal(table_of(state), data.table)
     for number in range(2):  # the first has a rate of almost nothing
         state, _ = step(state, first_batch(data, start_step=number))
     assert np.array_equal(table_of(state), data.table) == frozen
@@ -150,10 +151,10 @@ def test_the_types_of_the_tokens_of_pairs_reach_the_encoder(
     logits, losses, entropies = run(params, jnp.int32(behind))
     untyped, *_ = run(params, jnp.int32(0 * behind))
     assert not np.allclose(logits, untyped, rtol=1e-2)
-    np.testing.assert_allclose(losses, cross_entropies(logits, batch.labels), rtol=1e-4)
+    assert_allclose(losses, cross_entropies(logits, batch.labels), rtol=1e-4)
     logs = log_softmax(np.asarray(logits, np.float64), axis=-1)
     expected = -np.sum(np.exp(logs) * logs, axis=-1)
-    np.testing.assert_allclose(entropies, expected, rtol=1e-4)
+    assert_allclose(entropies, expected, rtol=1e-4)
 
 
 def test_validation_is_at_the_noise_of_training(built):
@@ -161,7 +162,7 @@ def test_validation_is_at_the_noise_of_training(built):
     plan = make_plan(task)
     row, _ = validate(task, plan, params, init_state(task, plan, 0).opt_state, 0)
     losses = read(task, params, "validation", Trial(0.6))["losses"].mean(axis=0)
-    np.testing.assert_allclose(row["layer_losses"], losses, rtol=1e-5)
+    assert_allclose(row["layer_losses"], losses, rtol=1e-5)
 
 
 def test_the_area_is_that_of_trapezoids():

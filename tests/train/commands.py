@@ -25,6 +25,10 @@ def status_of(folder):
     return read(folder / "status.json")
 
 
+def metrics_of(folder):
+    return (folder / "metrics.jsonl").read_text()
+
+
 def flip_a_bit(path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1

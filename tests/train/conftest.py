@@ -24,6 +24,7 @@ from tests.tasks import InMemory, without_report
 from tests.train.commands import quiet, read
 from tests.train.own import linear
 from unroll_jax.train.config.constrained import ConstraintConfig
+from unroll_jax.train.config.options import with_value
 from unroll_jax.train.core.step import init_state, state_like
 from unroll_jax.train.core.task import Plan, Task
 from unroll_jax.train.data.clips import FRAME_SIZE, NUM_FRAMES
@@ -35,18 +36,6 @@ from unroll_jax.train.tasks.video.data import VideoSpec
 from unroll_jax.train.tasks.video.options import ModelConfig, VideoConfig
 
 RUN = runs.RUN.split()
-# A run that resumes at step 4 has a sum of one violation.
-MANY = {
-    "batch_size": 12,
-    "accumulate": 2,
-    "remat": "dots",
-    "dual.every": 3,
-    "constraints.form": "ratio_of_means",
-    "constraints.resilience": 2.0,
-    "constraints.alpha": (0.6,),
-    "primal.schedule": "linear",
-    "primal.learning_rate": 0.01,
-}
 # The run of started processes: multipliers that move, by a stateful optimiser, a bound
 # not linear in the batch, slack.
 OF_PROCESSES = {
@@ -219,13 +208,7 @@ def changed(config: VideoConfig) -> Callable[..., VideoConfig]:
     def change(**fields: Any) -> VideoConfig:
         new = config
         for name, value in fields.items():
-            group, _, field = name.rpartition(".")
-            inner = (
-                dataclasses.replace(getattr(new, group), **{field: value})
-                if group
-                else value
-            )
-            new = dataclasses.replace(new, **{group or field: inner})
+            new = with_value(new, name, value)
         return new
 
     return change
@@ -324,16 +307,6 @@ def exported(both: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         return export(
             both / "constrained", tmp_path_factory.mktemp("export") / "model", log=quiet
         )
-
-
-@pytest.fixture(scope="session")
-def many(
-    changed: Callable[..., VideoConfig], tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    folder = tmp_path_factory.mktemp("many") / "run"
-    with clips_in_memory():
-        logged(changed(**MANY), folder)
-    return folder
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from numpy.testing import assert_allclose
 
 from tests.errors import one_line
 from tests.tasks import drawn
@@ -170,7 +171,7 @@ def test_the_options_of_a_model_are_those_of_its_run(own_both, tmp_path):
         assert options == ("constrained", 6, 0, "data=1")
         assert model.card["step"] == evaluation["best_step"]
         losses = model.predict(VALIDATION).mean(axis=0)
-        np.testing.assert_allclose(losses, evaluation["layer_losses"], rtol=1e-6)
+        assert_allclose(losses, evaluation["layer_losses"], rtol=1e-6)
 
 
 @pytest.mark.usefixtures("without_a_report")
@@ -227,4 +228,4 @@ def test_rows_that_fill_the_last_batch_do_not_count():
     params = drawn(task)
     found = read_split(task, params, "test", Trial())["losses"]
     expected = 8 * np.asarray(jax.jit(layer_losses)(params, VALIDATION))[:11]
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    assert_allclose(found, expected, rtol=1e-4)

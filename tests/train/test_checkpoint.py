@@ -10,10 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.tasks import assert_same_bits
 from tests.train.commands import flip_a_bit
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.core.checkpoint import Checkpoints
 from unroll_jax.train.system.distributed import digest
+from unroll_jax.train.system.files import steps_in
 
 STATE = jax.device_put(
     {"params": np.arange(1000.0), "duals": (np.int32(0), np.ones((3, 4)))}
@@ -23,7 +25,7 @@ SCORES = {10: 1.0, 20: 5.0, 30: 2.0, 40: 3.0, 50: 0.0}
 
 
 def _state(step):
-    return jax.tree.map(lambda leaf: leaf + step, STATE)
+    return jax.device_put(jax.tree.map(lambda leaf: np.asarray(leaf) + step, STATE))
 
 
 def _save(folder, scores, log=None):
@@ -44,19 +46,8 @@ def saved(saved_once, tmp_path):
     shutil.copytree(saved_once / "checkpoints", tmp_path / "checkpoints")
 
 
-def _assert_same(state, saved):
-    assert jax.tree.structure(state) == jax.tree.structure(saved)
-    for leaf, other in zip(*map(jax.tree.leaves, (state, saved)), strict=True):
-        assert leaf.dtype == other.dtype
-        np.testing.assert_array_equal(leaf, other)
-
-
 def _steps(folder):
-    return sorted(
-        int(path.name)
-        for path in (folder / "checkpoints").iterdir()
-        if path.name.isdigit()
-    )
+    return steps_in(folder / "checkpoints")
 
 
 def _newest(folder, log, **options):
@@ -90,7 +81,7 @@ def test_a_checkpoint_comes_back_bit_for_bit_though_donated(tmp_path):
     number, state, notes = _newest(tmp_path, [])
     assert number == 1
     assert NOTES.items() <= notes.items()
-    _assert_same(state, _state(50))
+    assert_same_bits(state, _state(50))
 
 
 def _truncate(path):
@@ -140,7 +131,7 @@ def test_damage_costs_a_checkpoint_and_never_gives_other_weights(
         else:
             assert (step, log) == (50, []), file
         assert NOTES.items() <= notes.items(), file
-        _assert_same(state, _state(step))
+        assert_same_bits(state, _state(step))
     assert set_aside, "the case damages nothing"
     gc.collect()  # Orbax reports unfinished reads when they are freed
     assert "Traceback" not in capfd.readouterr().err
@@ -152,7 +143,7 @@ def test_a_copy_under_another_step_is_not_read(tmp_path):
     shutil.copytree(folder / "20", folder / "60")
     with Checkpoints(folder, read_only=True, log=log.append) as checkpoints:
         assert checkpoints.newest(STATE).step == 50
-        _assert_same(checkpoints.best(STATE).state, _state(20))
+        assert_same_bits(checkpoints.best(STATE).state, _state(20))
     assert "it is a copy of the checkpoint of step 20" in log[0]
 
 
@@ -250,7 +241,7 @@ def test_a_checkpoint_half_deleted_by_a_kill_is_no_hindrance(tmp_path, left):
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("dtype", ["float32", "int32", "uint8", "bfloat16", "float64"])
 def test_one_bit_anywhere_changes_the_checksum_and_so_do_notes(dtype):
-    state = np.asarray(jnp.arange(6).astype(dtype))
+    state = np.arange(6).astype(jnp.dtype(dtype))
     whole = digest(state, {"score": 1.0})
     for bit in range(0, 8 * state.nbytes, 3):
         content = bytearray(state.tobytes())

@@ -24,8 +24,6 @@ from unroll_jax.train.tasks.video.options import VideoConfig
 LAST = {"constraints.last": 0.1, "constraints.reference": None}
 # Options that rule out the value of the last one.
 RULED_OUT: list[dict[str, Any]] = [
-    {"dual.cap": 2.0, "dual.start": (5.0,)},
-    {"method": "all", "layer_weights": (0.0,)},
     {"method": "all", "layer_weights": (0.1, 0.2)},
     {"model.num_layers": 1, "method": "all"},
     {"constraints.bounds": "cumulative", "constraints.reference": None},
@@ -34,7 +32,6 @@ RULED_OUT: list[dict[str, Any]] = [
     {"method": "all", "layer_weighting": "layerskip", "layer_weights": (0.1, 0.2)},
     {"batch_size": 4, "accumulate": 3},
     {"test_disturbances": ("rain=1",)},
-    {"train_gamma": 0.0},
     {"constraints.resilience": None, "constraints.slacks": "explicit"},
 ]
 

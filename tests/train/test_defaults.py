@@ -7,6 +7,7 @@ import pytest
 
 from tests.sparse_coding.conftest import BLOBS
 from tests.train.conftest import CLIPS
+from unroll_jax.train.config.options import with_value
 from unroll_jax.train.registry import EXPERIMENTS
 from unroll_jax.train.tasks.language import task as language
 from unroll_jax.train.tasks.language.options import InstructionConfig
@@ -40,8 +41,8 @@ def test_of_texts_it_is_above_the_loss_of_not_knowing(tmp_path, classes):
     assert reference == pytest.approx(1.04 * np.log(classes), rel=2e-3)
     assert bool(lines) is (classes != 2)
     assert all(f"--constraints.reference {reference:g}" in line for line in lines)
-    given = dataclasses.replace(config.constraints, reference=9.0)
-    reference, lines = opened(text, dataclasses.replace(config, constraints=given))
+    given = with_value(config, "constraints.reference", 9.0)
+    reference, lines = opened(text, given)
     assert (reference, lines) == (9.0, [])
 
 

@@ -7,7 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
+from tests.reference import compiled
 from tests.train.conftest import traced_task
 from unroll_jax.train.core.evaluate import NOISE_SEED, evaluate
 from unroll_jax.train.core.metrics import ratio_figures
@@ -55,7 +57,7 @@ def evaluated(in_memory, changed, clips):
 @functools.cache
 def _outputs(options, spec):
     apply = build_video_model(options, spec, np.float32).module.apply
-    return jax.jit(lambda params, noisy: apply(params, noisy, record=lambda y: y))
+    return compiled(lambda params, noisy: apply(params, noisy, record=lambda y: y))
 
 
 @jax.jit
@@ -75,17 +77,15 @@ def test_rmse_is_that_of_all_pixels_on_the_byte_scale(evaluated, clips):
         clean, noisy = (
             np.asarray(pixels, np.float64) for pixels in _noisy(clips, gamma)
         )
-        output = np.asarray(
-            _outputs(task.options, clips.spec)(params, noisy.astype(np.float32))[-1],
-            np.float64,
-        )
+        outputs = _outputs(task.options, clips.spec)(params, noisy.astype(np.float32))
+        output = np.float64(outputs[-1])
         assert evaluation["rmse"][str(gamma)] == pytest.approx(
             255 * np.sqrt(np.mean((output - clean) ** 2)), rel=1e-5
         )
         if gamma == 0.15:
             ends = [0.5 * np.sum((y - clean) ** 2, -1).mean() for y in (noisy, output)]
             layers = np.array(evaluation["layer_losses"])
-            np.testing.assert_allclose(layers[[0, -1]], ends, rtol=1e-5)
+            assert_allclose(layers[[0, -1]], ends, rtol=1e-5)
         noisy_rmse = 255 * np.sqrt(np.mean((noisy - clean) ** 2))
         assert evaluation["noisy_rmse"][str(gamma)] == pytest.approx(
             noisy_rmse, rel=1e-5, abs=1e-9
@@ -99,14 +99,12 @@ def test_bounds_are_stated_and_slackness_is_of_the_tightened(
     losses, settings = np.array(evaluation["layer_losses"]), task.options.constraints
     kept = (1.0 - settings.alpha[0]) * losses[:-1]
     bounds = np.array([settings.reference, *kept])
-    np.testing.assert_allclose(evaluation["bounds"], bounds, rtol=1e-6)
-    np.testing.assert_allclose(
-        evaluation["violations"], losses - bounds, rtol=1e-5, atol=1e-6
-    )
+    assert_allclose(evaluation["bounds"], bounds, rtol=1e-6)
+    assert_allclose(evaluation["violations"], losses - bounds, rtol=1e-5, atol=1e-6)
     assert evaluation["feasible"] == bool(np.all(losses <= 1.05 * bounds))
     enforced = losses - [settings.reference, *kept * (1.0 - np.array([0.5, 0.1]))]
     expected = np.array(evaluation["multipliers"]) * (enforced - evaluation["slacks"])
-    np.testing.assert_allclose(
+    assert_allclose(
         evaluation["complementary_slackness"], expected, rtol=1e-4, atol=1e-6
     )
 

@@ -10,10 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from tests.errors import one_line
+from tests.tasks import assert_same_bits
 from tests.train.commands import files_of, flip_a_bit, quiet, read, refused
 from tests.train.conftest import traced_state, traced_task
 from unroll_jax import multipliers_of
@@ -48,19 +50,11 @@ def best(finished, config, clips):
         return checkpoints.best(traced_state(task, make_plan(task)))
 
 
-def assert_same(actual, params):
-    assert jax.tree.structure(actual) == jax.tree.structure(params)
-    for one, other in zip(*map(jax.tree.leaves, (actual, params)), strict=True):
-        one, other = np.asarray(one), np.asarray(other)
-        assert (one.dtype, one.shape) == (other.dtype, other.shape)
-        assert one.tobytes() == other.tobytes()
-
-
 def test_parameters_come_back_bit_for_bit_by_their_names(
     finished, both, best, exported, config
 ):
     model = load(exported)
-    assert_same(model.params, best.state.params)
+    assert_same_bits(model.params, best.state.params)
     assert (model.card["step"], model.card["config"]) == (best.step, to_json(config))
     prices = multipliers_of(best.state.opt_state)
     kind = "violation/"
@@ -73,7 +67,7 @@ def test_parameters_come_back_bit_for_bit_by_their_names(
     layers = jax.device_get(best.state.params)["params"]["layers"]
     with safe_open(exported / "model.safetensors", framework="numpy") as file:
         assert set(file.keys()) == {f"params.layers.{name}" for name in "VWU"}
-        np.testing.assert_array_equal(file.get_tensor("params.layers.V"), layers.V)
+        assert_array_equal(file.get_tensor("params.layers.V"), layers.V)
 
 
 @pytest.fixture
@@ -103,7 +97,7 @@ def test_every_dtype_and_shape_survives(exported_params):
     own = SimpleNamespace(init=lambda key: jax.tree.map(jnp.zeros_like, params))
     with jax.enable_x64(True):
         arrays = read_export(exported_params(params)).arrays
-        assert_same(restored(own, arrays), params)
+        assert_same_bits(restored(own, arrays), params)
 
 
 def _config(change):

@@ -13,7 +13,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 from tests.errors import one_line as raises_line
-from tests.train.commands import files_of, quiet, status_of
+from tests.train.commands import files_of, metrics_of, quiet, status_of
 from tests.train.conftest import evaluated_again
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import UserError, one_line
@@ -73,9 +73,7 @@ def test_a_save_that_a_full_disk_refuses_keeps_the_last(
     assert list(path.iterdir()) == [path / "2"], "nothing half written is left"
     monkeypatch.setattr(ocp.CheckpointManager, "save", save)
     assert "going on from the checkpoint of step 2" in start(config)
-    assert (tmp_path / "run" / "metrics.jsonl").read_text() == (
-        both / "constrained" / "metrics.jsonl"
-    ).read_text()
+    assert metrics_of(tmp_path / "run") == metrics_of(both / "constrained")
     assert status_of(tmp_path / "run")["state"] == "finished"
 
 

@@ -4,6 +4,7 @@ a step in NumPy."""
 import jax
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.errors import one_line
 from tests.train.ladder import batches, planned
@@ -31,6 +32,11 @@ CASES = {
         "constraints.bounds": "cumulative",
     },
 }
+LAST = {
+    "constraints.last": 0.2,
+    "constraints.reference": None,
+    "layer_weights": (0.3,),
+}
 SUPERVISED = {
     "plain": (0.1, [0.0, 0.0, 1.0]),
     "deep_supervision": (0.3, [0.0, 0.3, 1.0]),
@@ -51,13 +57,7 @@ def steps(changed):
         configs[name] = changed(
             **fields, method=name, layer_weights=(weight,), accumulate=2
         )
-    turned = {
-        "constraints.last": 0.2,
-        "constraints.reference": None,
-        "layer_weights": (0.3,),
-        "dual.start": (2.0,),
-    }
-    configs["last"] = changed(**fields | turned)
+    configs["last"] = changed(**fields | LAST | {"dual.start": (2.0,)})
 
     @jax.jit
     def every():
@@ -80,54 +80,51 @@ def steps(changed):
 
 
 def _violations(name, f):
-    """(8, 3) of every sample, and their slopes (8, 3, 3) in its losses."""
-    f = f.astype(np.float64)
+    """(8, 3) of every sample, and their slopes (8, 3, 3) in its losses, by complex
+    steps."""
+    of_means = "of means" in name
+    f = np.tile(f.mean(axis=0, dtype=float), (8, 1)) if of_means else np.float64(f)
     kept = KEPT
     if "another first" in name:
         kept = np.array([0.1 * 0.8, KEPT[1]])
     if "an alpha a layer" in name:
         kept = np.array([KEPT[0], 0.3 * 0.95])
-    if "of means" in name:
-        f = np.tile(f.mean(axis=0), (8, 1))
-    losses, bounds = f, np.column_stack([np.full(8, 0.4), kept * f[:, :-1]])
-    if "floor" in name:  # the margins tighten it, too
-        least = 0.3 * np.array([0.8, 0.95])
-        bounds[:, 1:] = np.maximum(bounds[:, 1:], least)
-        assert np.any(bounds[:, 1:] == least)
-    # bounds that do not depend on the losses, tightened by the margins of the two
-    # layers
-    if "cumulative" in name:
-        bounds[:, 1:] = np.array([0.4 * 0.4, 0.4 * 0.4**2]) * [0.8, 0.95]
-    in_loss, in_bound, violations = np.ones((8, 3)), -np.ones((8, 3)), losses - bounds
-    if name.startswith("ratio"):
-        violations, in_loss, in_bound = (
-            losses / bounds - 1,
-            1 / bounds,
-            -losses / bounds**2,
-        )
-    if name.startswith("log ratio"):
-        violations, in_loss, in_bound = np.log(losses / bounds), 1 / losses, -1 / bounds
-    slopes = np.einsum("sl,lk->slk", in_loss, np.eye(3))
-    if "of means" not in name:  # the loss before a layer is a constant there
-        slopes[:, [1, 2], [0, 1]] = in_bound[:, 1:] * kept
-    return violations, slopes
+
+    def violate(losses, before):
+        bounds = np.column_stack([np.full(8, 0.4), kept * before[:, :-1]])
+        if "floor" in name:  # the margins tighten it, too
+            least = 0.3 * np.array([0.8, 0.95])
+            bounds[:, 1:] = np.maximum(bounds[:, 1:], least)
+            assert np.any(bounds[:, 1:] == least)
+        if "cumulative" in name:  # tightened by the margins of the two layers
+            bounds[:, 1:] = np.array([0.4 * 0.4, 0.4 * 0.4**2]) * [0.8, 0.95]
+        if name.startswith("log ratio"):
+            return np.log(losses / bounds)
+        return losses / bounds - 1 if name.startswith("ratio") else losses - bounds
+
+    slopes = []
+    for step in 1e-30j * np.eye(3):
+        # in means, the loss before a layer is a constant
+        before = f if of_means else f + step
+        slopes.append(violate(f + step, before).imag / 1e-30)
+    return violate(f, f), np.stack(slopes, axis=-1)
 
 
 def _assert_gradient(metrics, weights, in_params, moved):
     gradient = np.tensordot(weights, in_params.astype(np.float64), axes=2)
     # Adam's first step is against the sign of each entry
-    np.testing.assert_array_equal(np.sign(moved), -np.sign(gradient))
-    np.testing.assert_allclose(metrics.grad_norm, np.linalg.norm(gradient), rtol=1e-4)
+    assert_array_equal(np.sign(moved), -np.sign(gradient))
+    assert_allclose(metrics.grad_norm, np.linalg.norm(gradient), rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_violations_and_gradient_are_those_of_numpy(steps, name):
     f, in_params, metrics, moved = steps[name]
     violations, slopes = _violations(name, f)
-    np.testing.assert_allclose(
+    assert_allclose(
         metrics.prices.violations, violations.mean(axis=0), rtol=1e-4, atol=1e-5
     )
-    np.testing.assert_allclose(metrics.layer_losses, f.mean(axis=0), rtol=1e-5)
+    assert_allclose(metrics.layer_losses, f.mean(axis=0), rtol=1e-5)
     weights = np.einsum("c,scl->sl", np.array(MULTIPLIERS), slopes) / 8
     weights[:, -1] += 1 / 8
     if "not normalised" not in name:
@@ -139,7 +136,7 @@ def test_violations_and_gradient_are_those_of_numpy(steps, name):
 def test_deep_supervision_is_a_sum_of_losses_also_in_parts(steps, name):
     f, in_params, metrics, moved = steps[name]
     weights = np.array(SUPERVISED[name][1])
-    np.testing.assert_allclose(metrics.value, f.mean(axis=0) @ weights, rtol=1e-5)
+    assert_allclose(metrics.value, f.mean(axis=0) @ weights, rtol=1e-5)
     _assert_gradient(metrics, np.tile(weights / 8, (8, 1)), in_params, moved)
     assert not np.any(metrics.prices.multipliers), "watched constraints have a price"
 
@@ -147,35 +144,23 @@ def test_deep_supervision_is_a_sum_of_losses_also_in_parts(steps, name):
 def test_early_losses_are_minimised_within_a_bound_on_the_last(steps):
     f, in_params, metrics, moved = steps["last"]
     bound = 0.2 * 0.95
-    np.testing.assert_allclose(
-        metrics.prices.violations, [f[:, 2].mean() - bound], rtol=1e-4
-    )
+    assert_allclose(metrics.prices.violations, [f[:, 2].mean() - bound], rtol=1e-4)
     value = np.append(0.3 * f[:, 1], 2.0 * (f[:, 2] - bound)).mean() * 2 / 3
-    np.testing.assert_allclose(metrics.value, value, rtol=1e-5)
+    assert_allclose(metrics.value, value, rtol=1e-5)
     weights = np.tile(np.array([0.0, 0.3, 2.0]) / 3 / 8, (8, 1))
     _assert_gradient(metrics, weights, in_params, moved)
 
 
 def test_weights_of_layers_are_those_given_and_never_all_zero(changed):
-    for weights, expected in (
-        ((0.1,), (0.0, 0.1, 0.1, 0.1, 1.0)),
-        ((0.1, 0.2, 0.3), (0.0, 0.1, 0.2, 0.3, 1.0)),
+    for options, expected in (
+        ({"layer_weights": (0.1,)}, (0.0, 0.1, 0.1, 0.1, 1.0)),
+        ({"layer_weights": (0.1, 0.2, 0.3)}, (0.0, 0.1, 0.2, 0.3, 1.0)),
+        ({"layer_weighting": "layerskip"}, (0.0, 1.0)),
     ):
-        assert (
-            changed(method="deep_supervision", layer_weights=weights).loss_weights(4)
-            == expected
-        )
-    assert changed(method="deep_supervision", layer_weighting="layerskip").loss_weights(
-        1
-    ) == (0.0, 1.0)
-    early = changed(
-        **{
-            "constraints.last": 0.1,
-            "constraints.reference": None,
-            "layer_weighting": "layerskip",
-        }
-    )
-    assert early.loss_weights(3) == pytest.approx((0.0, 0.0, 0.1 / 2.2, 0.0))
+        config = changed(method="deep_supervision", **options)
+        assert config.loss_weights(len(expected) - 1) == expected
+    early = changed(**LAST | {"layer_weighting": "layerskip"})
+    assert early.loss_weights(3) == pytest.approx((0.0, 0.0, 0.3 / 2.6, 0.0))
     with one_line(
         r"layer_weighting must be given: no layer of \(0, 1, 2\) gets a weight"
     ):
@@ -192,23 +177,18 @@ def test_weights_are_those_of_layer_skip(changed, read, scale):
     config = changed(
         method="deep_supervision", layer_weights=(scale,), layer_weighting="layerskip"
     )
-    np.testing.assert_allclose(
+    assert_allclose(
         config.loss_weights(len(read) - 1, read), enabled / enabled.sum(), rtol=1e-12
     )
 
 
 def test_a_bound_on_the_last_loss_ranks_by_early_losses(changed):
     """In double precision, and without a reference."""
-    turned = {
-        "constraints.last": 0.2,
-        "constraints.reference": None,
-        "layer_weights": (0.3,),
-    }
-    changed(**turned, **{"constraints.bounds": "cumulative"}).check()
-    _, plan = planned(changed(**turned))
+    changed(**LAST, **{"constraints.bounds": "cumulative"}).check()
+    _, plan = planned(changed(**LAST))
     samples = np.array([[2.0, 0.5, 0.1], [2.0, 0.7, 0.1]])
     state = jax.jit(plan.optimizer.init)(np.zeros(2))
     row, score = judge(plan, samples, state)  # warnings are errors
     assert row["minimised"] == -score == pytest.approx(0.3 * 0.6)
-    assert changed(**turned).judge(row).metric == row["minimised"]
+    assert changed(**LAST).judge(row).metric == row["minimised"]
     assert changed().judge(row).metric == row["layer_losses"][-1]

@@ -10,10 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
 
 from tests.data.conftest import write_video
 from tests.errors import assert_names, one_line
+from tests.reference import compiled
 from tests.train.commands import quiet, read
 from tests.train.conftest import CLIPS, traced_task
 from unroll_jax.train import load
@@ -37,22 +39,18 @@ def model(exported):
 def denoised(config, params, frames):
     """Frames of a whole number of windows, by the network itself."""
     windows = np.split(frames, len(frames) // LENGTH)
-    noisy = jnp.asarray(
-        np.stack([patch_sequences(window, side=SIDE) for window in windows]) / 255.0,
-        jnp.float32,
-    )
+    patches = [patch_sequences(window, side=SIDE) for window in windows]
+    noisy = np.float32(np.stack(patches) / 255.0)
     module = build_video_model(config, CLIPS.spec, np.float32).module
 
-    @jax.jit
+    @compiled
     @jax.vmap
     def last_layer(noisy):
         return module.apply(params, noisy, record=lambda y: y)[-1]
 
     outputs = last_layer(noisy)
-    cleaned = [
-        frames_from(np.asarray(window), frames.shape[1:], side=SIDE)
-        for window in outputs
-    ]
+    size = frames.shape[1:]
+    cleaned = [frames_from(window, size, side=SIDE) for window in outputs]
     return np.clip(255.0 * np.concatenate(cleaned), 0, 255)
 
 
@@ -91,7 +89,7 @@ def test_frames_come_back_as_the_network_makes_them(model, config):
     expected = denoised(
         config, model.params, np.concatenate([frames, frames[-1:], frames[-1:]])
     )[:6]
-    np.testing.assert_allclose(cleaned, expected, atol=0.51)
+    assert_allclose(cleaned, expected, atol=0.51)
     assert np.ptp(expected) > 30, "the case tells places apart"
 
 
@@ -101,7 +99,7 @@ def test_noise_is_that_of_its_seed_and_window(model):
         model.predict(frames, gamma=gamma, seed=seed).astype(int)
         for gamma, seed in ((0, 0), (0.3, 0), (0.3, 0), (0.3, 1))
     )
-    np.testing.assert_array_equal(one, again)
+    assert_array_equal(one, again)
     for first, second in ((one, clean), (one, other), (one[:4], one[4:])):
         assert np.abs(first - second).mean() > 1
     assert_names(UserError, partial(model.predict, frames), {"gamma": -1.0})
@@ -112,17 +110,15 @@ PICTURE = Image.fromarray(
 ).resize((90, 60))
 
 
-@pytest.mark.parametrize("mode", ["L", "RGB"])  # others: tests/data/test_clips.py
-def test_a_picture_of_any_size_is_brought_to_grey(model, mode, tmp_path):
-    picture, path = PICTURE.convert(mode), tmp_path / "Picture.PNG"
-    expected = model.predict(
-        np.asarray(picture.convert("L").resize((160, 160), Image.Resampling.BILINEAR))
-    )
+def test_a_picture_of_any_size_is_brought_to_grey(model, tmp_path):
+    """Pictures of other modes are in tests/data/test_clips.py."""
+    path, array = tmp_path / "Picture.PNG", np.asarray(PICTURE)
+    grey = PICTURE.convert("L").resize((160, 160), Image.Resampling.BILINEAR)
+    expected = model.predict(np.asarray(grey))
     assert (expected.shape, expected.dtype) == ((160, 160), np.uint8)
-    picture.save(path)
-    array = np.asarray(picture)
+    PICTURE.save(path)
     for source in (path, str(path), array, array[None], jnp.asarray(array)):
-        np.testing.assert_array_equal(np.squeeze(model.predict(source)), expected)
+        assert_array_equal(np.squeeze(model.predict(source)), expected)
 
 
 def test_arrays_that_are_no_pictures_are_refused(model):
@@ -136,17 +132,13 @@ def test_arrays_that_are_no_pictures_are_refused(model):
 
 def test_a_video_file_comes_back_as_its_frames_do(model, tmp_path):
     path = write_video(tmp_path / "grey.avi", 6)
-    frames = np.broadcast_to(
-        2 * np.arange(6, dtype=np.uint8)[:, None, None], (6, 160, 160)
-    )
+    levels = 2 * np.arange(6, dtype=np.uint8)[:, None, None]
+    frames = np.broadcast_to(levels, (6, 160, 160))
+    colours = np.broadcast_to(levels[..., None], (6, 80, 40, 3))
     cleaned = model.predict(path)
     assert cleaned.shape == (6, 160, 160)
-    for source in (
-        frames,
-        np.broadcast_to(frames[:, ::2, ::4, None], (6, 80, 40, 3)),
-        list(frames),
-    ):
-        np.testing.assert_array_equal(cleaned, model.predict(source))
+    for source in (frames, colours, list(frames)):
+        assert_array_equal(cleaned, model.predict(source))
 
 
 # The folder, its file, the new text of that (None deletes it) or new facts in it, and

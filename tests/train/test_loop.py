@@ -14,6 +14,7 @@ from unroll_jax.train.core.loop import UNJUDGED, train
 from unroll_jax.train.core.metrics import read_metrics
 from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import state_like
+from unroll_jax.train.system.files import steps_in
 from unroll_jax.train.tasks.common import to_unit
 
 pytestmark = pytest.mark.xdist_group("video-runs")
@@ -53,10 +54,6 @@ def _like(config, clips):
     return state_like(task, make_plan(task))
 
 
-def _saved_steps(folder):
-    return sorted(int(path.name) for path in (folder / "checkpoints").iterdir())
-
-
 @pytest.mark.parametrize(
     ("number", "value", "words"),
     [
@@ -72,7 +69,7 @@ def test_what_is_not_finite_ends_at_the_last_good_checkpoint(
         loop(config, poisoned=True)
     line = one_line(caught.value)
     assert "; the checkpoint of step 4 is kept; lower --primal" in line
-    assert _saved_steps(tmp_path) == [2, 4]
+    assert steps_in(tmp_path / "checkpoints") == [2, 4]
     status = status_of(tmp_path)
     assert (status["state"], status["steps"]) == ("failed", 4)
     assert status["messages"] == [line]

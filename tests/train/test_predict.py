@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
 
 from tests.sparse_coding.conftest import small as small_codes
@@ -73,7 +74,7 @@ def test_pictures_have_a_class_with_probabilities_and_a_radius(
     for file, row, one in zip(files, rows, model.predict(files), strict=True):
         assert (row["file"], row["label"]) == (file, one.label)
         shares = [*row["probabilities"].values()]
-        np.testing.assert_allclose(shares, one.probabilities, rtol=1e-6)
+        assert_allclose(shares, one.probabilities, rtol=1e-6)
         assert all(f"{share:.3f}" in table for share in shares)
         assert row.get("radius") == getattr(one, "radius", None)
     message = refused(capsys, *command, *files, "--out", str(out))
@@ -90,10 +91,10 @@ def test_pictures_that_come_out_are_in_a_folder(model, pictures, tmp_path):
     for file, row in zip(files, predicted(out / "predictions.jsonl"), strict=True):
         expected = model.predict(file)
         if hasattr(expected, "code"):
-            np.testing.assert_allclose(row["code"], expected.code, rtol=1e-6)
+            assert_allclose(row["code"], expected.code, rtol=1e-6)
             expected = expected.image
         with Image.open(out / row["picture"]) as picture:
-            np.testing.assert_array_equal(np.asarray(picture), expected)
+            assert_array_equal(np.asarray(picture), expected)
 
 
 @pytest.mark.parametrize("model", ["images"], indirect=True)

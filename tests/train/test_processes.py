@@ -9,8 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from tests.started import free_port
 from tests.train.conftest import OF_PROCESSES, words_of
@@ -68,28 +68,17 @@ def ends_of(processes: list[subprocess.Popen], timeout: float) -> list[int]:
 
 def assert_same(folder: Path, alone: Path) -> None:
     """Equality up to the order of float32 sums."""
-    rows, expected = (
-        read_metrics(folder / "metrics.jsonl"),
-        read_metrics(alone / "metrics.jsonl"),
-    )
-    assert [(row["kind"], row["step"]) for row in rows] == [
-        (row["kind"], row["step"]) for row in expected
-    ]
+    rows, expected = (read_metrics(one / "metrics.jsonl") for one in (folder, alone))
     for row, other in zip(rows, expected, strict=True):
-        np.testing.assert_allclose(
-            row["layer_losses"], other["layer_losses"], rtol=1e-4
-        )
+        assert (row["kind"], row["step"]) == (other["kind"], other["step"])
+        assert_allclose(row["layer_losses"], other["layer_losses"], rtol=1e-4)
         if row["kind"] == "train":
-            np.testing.assert_allclose(
-                row["multipliers"], other["multipliers"], atol=1e-4
-            )
+            assert_allclose(row["multipliers"], other["multipliers"], atol=1e-4)
     evaluation, other = (
         read_object(one / "evaluation.json") for one in (folder, alone)
     )
-    np.testing.assert_allclose(
-        evaluation["rmse"]["0.15"], other["rmse"]["0.15"], rtol=1e-4
-    )
-    np.testing.assert_allclose(evaluation["slacks"], other["slacks"], atol=1e-5)
+    assert_allclose(evaluation["rmse"]["0.15"], other["rmse"]["0.15"], rtol=1e-4)
+    assert_allclose(evaluation["slacks"], other["slacks"], atol=1e-5)
     assert max(other["slacks"]) > 0.0
 
 

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from tests.hostile import runs
-from tests.train.commands import files_of, read, refused, status_of
+from tests.train.commands import files_of, metrics_of, read, refused, status_of
 from tests.train.conftest import CLIPS, RUN
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.cli import configured
@@ -33,15 +33,15 @@ def cut_short(folder):
 def test_a_run_goes_on_by_the_name_of_its_folder(trained, tmp_path, capsys):
     assert main(["run", "run"]) == 0
     assert "run: finished already after 6 steps" in capsys.readouterr().out
-    whole = (trained / "metrics.jsonl").read_text()
+    whole = metrics_of(trained)
     cut_short(trained)
     assert main(["run", "run/"]) == 0
     assert "going on from the checkpoint of step 4" in capsys.readouterr().out
-    assert (trained / "metrics.jsonl").read_text() == whole
+    assert metrics_of(trained) == whole
     assert "depend on the end of a run" in refused(capsys, "run", "run", "--steps", "7")
     assert main(["run", "run", "--seed", "1", "--out", "again"]) == 0
     assert read_config(tmp_path / "again")[1].seed == 1
-    assert (trained / "metrics.jsonl").read_text() == whole
+    assert metrics_of(trained) == whole
 
 
 def test_overwrite_deletes_an_earlier_version_behind_a_link(
@@ -104,13 +104,8 @@ def test_both_methods_have_their_folders_before_the_first_step(
     trained, tmp_path, capsys
 ):
     folder = tmp_path / "two" / "constrained"
-    command = [
-        *runs.RUN.replace("--out run", "--out two").split(),
-        "--method",
-        "both",
-        "--seed",
-        "1",
-    ]
+    words = runs.RUN.replace("--out run", "--out two")
+    command = f"{words} --method both --seed 1".split()
     folder.parent.mkdir()
     trained.rename(folder)
     assert "seed was 0, is now 1" in refused(capsys, *command)

@@ -3,6 +3,7 @@ restart after every epoch."""
 
 import jax
 import numpy as np
+from numpy.testing import assert_allclose
 
 from tests.train.ladder import batches, train
 
@@ -28,8 +29,8 @@ def test_slacks_descend_beside_the_parameters_and_restart_after_an_epoch(changed
     slacks = multipliers = np.zeros(3)
     largest = 0.0
     for step, violations in enumerate(rows.prices.violations.astype(np.float64)):
-        np.testing.assert_allclose(rows.prices.slacks[step], slacks, atol=1e-5)
-        np.testing.assert_allclose(
+        assert_allclose(rows.prices.slacks[step], slacks, atol=1e-5)
+        assert_allclose(
             rows.prices.multipliers[step], multipliers, rtol=1e-4, atol=1e-5
         )
         gradient = (BETA * slacks - multipliers) / (1.0 + multipliers.sum())

@@ -9,23 +9,23 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from numpy.testing import assert_allclose
 from scipy.fft import dctn
 
 from unroll_jax.train.core.plan import make_plan
 from unroll_jax.train.core.step import init_state, jit_step
 from unroll_jax.train.tasks.video.task import make
 
-VARIANTS = {
-    "pi without a reference, layers recomputed": {
-        "constraints.reference": None,
-        "remat": "everything",
-    },
-    "adam, not normalised, one alpha a layer": {
-        "dual.optimizer": "adam",
-        "dual.learning_rate": 0.05,
-        "constraints.alpha": (0.5, 0.6),
-        "constraints.normalise": False,
-    },
+# Shares that the first layers miss, and a clip that binds. test_forms.py has the other
+# bounds, test_dual_options.py the other rules of multipliers.
+OPTIONS = {
+    "constraints.reference": None,
+    "constraints.alpha": (0.6,),
+    "remat": "everything",
+    "steps": 5,
+    "primal.learning_rate": 0.02,
+    "primal.warmup_share": 0.4,
+    "primal.clip_norm": 0.05,
 }
 
 
@@ -49,21 +49,14 @@ def _layer_losses(params, clean, noisy):
 
 
 def _by_hand(config, clips, params, noise_key, batches):
-    settings, depth = config.constraints, config.model.num_layers
-    alpha = np.broadcast_to(settings.alpha, depth)
-    kept = (1 - alpha) * (
-        1 - np.array([settings.first_margin, *[settings.margin] * (depth - 1)])
-    )
-    has_reference = settings.reference is not None
-    lam = integral = np.zeros(depth + has_reference)
+    settings = config.constraints
+    kept = 0.4 * (1 - np.array([settings.first_margin, settings.margin]))
+    lam = integral = np.zeros(2)
     # a warm-up of two steps, and a cosine over three
     shares = jnp.array([0.5, 0.75, 1.0, 0.75, 0.25])
     adam = optax.adam(lambda count: config.primal.learning_rate * shares[count])
-    primal, dual = (
-        optax.chain(optax.clip_by_global_norm(0.05), adam),
-        optax.adam(config.dual.learning_rate),
-    )
-    primal_state, dual_state = primal.init(params), dual.init(lam)
+    primal = optax.chain(optax.clip_by_global_norm(0.05), adam)
+    primal_state = primal.init(params)
     rows = []
     for step, batch in enumerate(batches):
         clean = batch.astype(np.float32) / np.float32(255)
@@ -74,70 +67,39 @@ def _by_hand(config, clips, params, noise_key, batches):
             clean
             + np.sqrt(np.float32(config.train_gamma * clips.spec.pixel_std)) * noise
         )
-        scale = 1 + lam.sum() if settings.normalise else 1.0
-        weights = _weights(lam, kept, has_reference, depth) / scale
+        scale = 1 + lam.sum()
+        # w_l = [l = L] + lambda_l - (1 - alpha_{l+1}) lambda_{l+1}
+        weights = (np.array([0.0, *lam]) - [*(kept * lam), -1.0]) / scale
         losses, gradients = _losses_and_gradient(
             params, clean, noisy, weights.astype(np.float32)
         )
         f = np.asarray(losses, np.float64)
         c = f[1:] - kept * f[:-1]
-        c = np.concatenate([[f[0] - settings.reference], c]) if has_reference else c
         rows.append((f, c, lam, (f[-1] + lam @ c) / scale))
         update, primal_state = primal.update(_turned(gradients), primal_state)
         params = jax.tree.map(jnp.add, params, _turned(update, back=True))
-        if config.dual.optimizer == "adam":
-            update, dual_state = dual.update(-c, dual_state)
-            lam = np.maximum(lam + np.asarray(update, np.float64), 0)
-        else:
-            integral = np.maximum(integral + config.dual.learning_rate * c, 0)
-            lam = np.maximum(integral + config.dual.proportional_gain * c, 0)
+        integral = np.maximum(integral + config.dual.learning_rate * c, 0)
+        lam = np.maximum(integral + config.dual.proportional_gain * c, 0)
     return rows, params
-
-
-def _weights(lam, kept, has_reference, depth):
-    """w_l = [l = L] + lam_l - (1 - alpha_{l+1}) lam_{l+1}."""
-    per_layer = lam if has_reference else np.concatenate([[0.0], lam])
-    weights = per_layer.copy()
-    weights[depth] += 1.0
-    weights[:-1] -= kept * per_layer[1:]
-    return weights
 
 
 def _turned(weights, *, back=False):
     """Weights in the bases of their sides: the cosine transform of a square patch on
     sides of pixels."""
-    side = round(np.sqrt(weights.V.shape[-1]))
-    cosine = (
-        dctn(np.eye(side**2).reshape(-1, side, side), norm="ortho", axes=(1, 2))
-        .reshape(side**2, -1)
-        .T
-    )
-    bases = {
-        "V": (np.eye(weights.V.shape[-2]), cosine),
-        "W": (cosine, cosine),
-        "U": (cosine, cosine),
-    }
-    turned = {}
-    for name, (left, right) in bases.items():
-        leaf = np.asarray(getattr(weights, name), np.float64)
-        turned[name] = left.T @ leaf @ right if back else left @ leaf @ right.T
-    return weights._replace(
-        **{name: leaf.astype(np.float32) for name, leaf in turned.items()}
-    )
+    size = weights.V.shape[-1]
+    side = round(np.sqrt(size))
+    patches = np.eye(size).reshape(-1, side, side)
+    turn = dctn(patches, norm="ortho", axes=(1, 2)).reshape(size, -1)
+    turn = turn if back else turn.T
+    leaves = (np.float64(getattr(weights, name)) for name in "VWU")
+    V, W, U = (leaf @ turn.T for leaf in leaves)
+    turned = {"V": V, "W": turn @ W, "U": turn @ U}
+    return weights._replace(**{name: np.float32(leaf) for name, leaf in turned.items()})
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", VARIANTS)
-def test_steps_are_those_of_the_algorithm_written_out(changed, clips, name):
-    # A bound at the input's loss, shares that the first layers miss, and a clip that
-    # binds.
-    tight = {
-        "constraints.reference": 0.4,
-        "constraints.alpha": (0.6,),
-        "primal.clip_norm": 0.05,
-    }
-    usual = {"steps": 5, "primal.learning_rate": 0.02, "primal.warmup_share": 0.4}
-    task = make(changed(**usual | tight | VARIANTS[name]), clips)
+def test_steps_are_those_of_the_algorithm_written_out(changed, clips):
+    task = make(changed(**OPTIONS), clips)
     config, plan = task.options, make_plan(task)
     batches = list(itertools.islice(clips.batches("train", batch_size=4, seed=0), 5))
     state, step = init_state(task, plan, config.seed), jit_step(task, plan)
@@ -149,14 +111,10 @@ def test_steps_are_those_of_the_algorithm_written_out(changed, clips, name):
         batches, rows, strict=True
     ):
         state, metrics = step(state, batch)
-        np.testing.assert_allclose(metrics.layer_losses, losses, rtol=2e-4)
-        np.testing.assert_allclose(
-            metrics.prices.violations, violations, rtol=1e-3, atol=1e-4
-        )
-        np.testing.assert_allclose(
-            metrics.prices.multipliers, multipliers, rtol=2e-3, atol=1e-4
-        )
-        np.testing.assert_allclose(metrics.value, value, rtol=5e-4)
+        assert_allclose(metrics.layer_losses, losses, rtol=2e-4)
+        assert_allclose(metrics.prices.violations, violations, rtol=1e-3, atol=1e-4)
+        assert_allclose(metrics.prices.multipliers, multipliers, rtol=2e-3, atol=1e-4)
+        assert_allclose(metrics.value, value, rtol=5e-4)
     # Adam divides by the size of a gradient, so rounding shows where a gradient is
     # nearly 0: 0.02 is a whole step.
     chex.assert_trees_all_close(state.params["params"]["layers"], last, atol=1e-3)
@@ -177,6 +135,7 @@ def test_a_step_is_traced_once_and_consumes_its_state(config, clips):
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(first))
     for state, name in zip(states[2:], ("step", "key"), strict=True):
         other = state._replace(**{name: getattr(state, name) + 1})
-        losses = step(other, batches[0])[1].layer_losses
-        assert losses[0] != first[1].layer_losses[0], "step and seed draw the noise"
-    assert step(first[0], batches[1])[0].step == 2
+        losses = np.asarray(step(other, batches[0])[1].layer_losses)
+        same = np.asarray(first[1].layer_losses)
+        assert losses[0] != same[0], "step and seed draw the noise"
+    assert int(step(first[0], batches[1])[0].step) == 2

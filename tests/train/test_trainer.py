@@ -7,6 +7,7 @@ import struct
 import jax
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.errors import one_line
 from tests.tasks import assert_resumes
@@ -34,8 +35,10 @@ def trained(folder, **options):
     return run, log
 
 
-def test_the_average_is_the_weighted_mean_of_all_parameters():
-    task = linear(ema=DECAY, primal=QUICK)
+def test_the_average_is_the_weighted_mean_of_what_is_trained():
+    start = {"w": np.full((8, 8), 0.1, "f4"), "fixed": np.ones(3, "f4")}
+    task = linear(init=lambda key: start, ema=DECAY, primal=QUICK)
+    task = task._replace(trained=lambda params: {"w": True, "fixed": False})
     plan = make_plan(task)
     state, step = init_state(task, plan, 0), jit_step(task, plan)
     seen = []
@@ -43,23 +46,12 @@ def test_the_average_is_the_weighted_mean_of_all_parameters():
         state, _ = step(state, batch)
         seen.append(np.asarray(state.params["w"], np.float64))
     weights = DECAY ** np.arange(3, -1, -1)
-    averaged = np.asarray(evaluated_params(plan, state)["w"])
-    expected = np.average(seen, axis=0, weights=weights)
-    np.testing.assert_allclose(averaged, expected, rtol=1e-5)
-    assert not np.allclose(averaged, state.params["w"], rtol=1e-3)
-
-
-def test_frozen_parameters_have_no_average_and_stay():
-    start = {"w": np.full((8, 8), 0.1, "f4"), "fixed": np.ones(3, "f4")}
-    task = linear(init=lambda key: start, ema=DECAY, primal=QUICK)
-    task = task._replace(trained=lambda params: {"w": True, "fixed": False})
-    plan = make_plan(task)
-    batch = next(task.batches(0, 0, None))
-    state, _ = jit_step(task, plan)(init_state(task, plan, 0), batch)
-    assert len(jax.tree.leaves(state.average)) == 2, "a count, and the average of w"
     averaged = evaluated_params(plan, state)
-    np.testing.assert_array_equal(averaged["fixed"], np.ones(3))
-    np.testing.assert_allclose(averaged["w"], state.params["w"], rtol=1e-6)
+    expected = np.average(seen, axis=0, weights=weights)
+    assert_allclose(averaged["w"], expected, rtol=1e-5)
+    assert not np.allclose(averaged["w"], state.params["w"], rtol=1e-3)
+    assert_array_equal(averaged["fixed"], np.ones(3))
+    assert len(jax.tree.leaves(state.average)) == 2, "a count, and the average of w"
 
 
 def test_a_run_with_an_average_resumes_bit_for_bit(tmp_path):
@@ -70,12 +62,8 @@ def test_a_run_with_an_average_resumes_bit_for_bit(tmp_path):
     model = load(whole, task=task)
     losses = np.mean(model.predict(VALIDATION), axis=0)
     row = model.card["validation"]
-    np.testing.assert_allclose(losses, row["layer_losses"], rtol=1e-5)
-    shown = str(model)
-    assert "task own" in shown
-    assert f"step {model.card['step']} of 6, 64 parameters" in shown
-    assert f"validation loss: {row['layer_losses'][-1]:.4g}" in shown
-    assert ("NOT feasible" in shown) is not row["feasible"]
+    assert_allclose(losses, row["layer_losses"], rtol=1e-5)
+    assert ("NOT feasible" in str(model)) is not row["feasible"]
 
 
 def test_a_run_stops_early_and_may_go_on(tmp_path):
@@ -128,7 +116,7 @@ def test_tensorboard_has_the_rows_of_metrics_once(tmp_path):
     written = events(run / "tensorboard")
     assert written.keys() == expected.keys()
     for name, value in written.items():
-        np.testing.assert_allclose(value, expected[name], rtol=1e-6)
+        assert_allclose(value, expected[name], rtol=1e-6)
 
 
 @pytest.mark.nightly

@@ -4,6 +4,7 @@ NumPy, scikit-learn and SciPy."""
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy import ndimage
 
 from tests.tasks import drawn
@@ -65,7 +66,7 @@ def test_the_linear_layer_is_least_squares_under_expected_noise(sequences):
     right = np.concatenate([targets, zeros[:, 1:]])
     expected = np.linalg.lstsq(left, right)[0]
     coefficients = np.concatenate([layer.frame.T, layer.mean.T, layer.constant[None]])
-    np.testing.assert_allclose(coefficients, expected, rtol=1e-9, atol=1e-11)
+    assert_allclose(coefficients, expected, rtol=1e-9, atol=1e-11)
 
 
 def test_total_variation_cleans_frames():
@@ -99,7 +100,7 @@ def test_the_floors_are_fitted_on_train_and_meet_the_noise(clips, changed, monke
         )
         assert figures["floor_shares"][name] == 1.0
     ((sequences, variance),) = fitted
-    np.testing.assert_array_equal(sequences, clips.splits["train"])
+    assert_array_equal(sequences, clips.splits["train"])
     assert variance == pytest.approx(0.15 * clips.spec.pixel_std)
 
 
@@ -142,12 +143,10 @@ def test_a_blur_crosses_patches_and_no_frames(
     monkeypatch,
 ):
     expected = ndimage.gaussian_filter(FRAMES_OF.frames, (0.0, 0.0, 1.3, 1.3))
-    np.testing.assert_allclose(seen(Disturbance("blur", 1.3)), expected, atol=1e-6)
+    assert_allclose(seen(Disturbance("blur", 1.3)), expected, atol=1e-6)
     whole = seen(Disturbance("dropped", 0.4), gamma=0.1)
     monkeypatch.setattr("unroll_jax.train.tasks.video.data.BATCH_SIZE", 7 * 9)
-    np.testing.assert_allclose(
-        seen(Disturbance("dropped", 0.4), gamma=0.1), whole, atol=1e-6
-    )
+    assert_allclose(seen(Disturbance("dropped", 0.4), gamma=0.1), whole, atol=1e-6)
 
 
 def test_salt_and_pepper_are_the_stated_share_of_pixels():
@@ -157,7 +156,7 @@ def test_salt_and_pepper_are_the_stated_share_of_pixels():
             0.1, abs=5 * np.sqrt(0.1 / noisy.size)
         )
     kept = (noisy != 0.0) & (noisy != 1.0)
-    np.testing.assert_allclose(noisy[kept], FRAMES_OF.frames[kept], rtol=1e-6)
+    assert_allclose(noisy[kept], FRAMES_OF.frames[kept], rtol=1e-6)
 
 
 def test_a_lost_frame_shows_the_last_that_arrived():
@@ -168,7 +167,7 @@ def test_a_lost_frame_shows_the_last_that_arrived():
         shown = np.zeros((SIDE, SIDE))
         for frame in range(FRAMES):
             shown = shown if lost[window, frame] else clean[window, frame]
-            np.testing.assert_allclose(frames[window, frame], shown, atol=1e-6)
+            assert_allclose(frames[window, frame], shown, atol=1e-6)
     assert len(np.unique(lost, axis=0)) > 10  # windows have different draws
 
 

@@ -2,7 +2,6 @@
 the way back from it."""
 
 import copy
-import dataclasses
 import json
 import math
 import shutil
@@ -10,6 +9,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from safetensors.numpy import save_file
 
 from tests.data.pretrained.test_vision import CONFIG, tensors
@@ -17,6 +17,7 @@ from tests.errors import one_line
 from tests.train.commands import quiet, read
 from tests.train.conftest import Clips
 from unroll_jax.train import load
+from unroll_jax.train.config.options import with_value
 from unroll_jax.train.config.run import PrimalConfig
 from unroll_jax.train.main import evaluate_again, fit
 from unroll_jax.train.tasks.video.data import (
@@ -35,6 +36,7 @@ from unroll_jax.train.tasks.video.options import (
 )
 from unroll_jax.train.tasks.video.task import make
 
+LOAD = "unroll_jax.train.tasks.video.task.load"
 FRAMES, SIDE, PATCH = 4, 160, 16
 POSITIONS = (SIDE // PATCH) ** 2
 COUNTS = {"train": 4, "validation": 2, "test": 3}  # windows
@@ -55,21 +57,13 @@ class Windows(Clips):
 
     def __init__(self, seed=0, contrast=1.0):
         rng, white = np.random.default_rng(seed), int(256 * contrast)
-        sizes = {split: (count, FRAMES, SIDE, SIDE) for split, count in COUNTS.items()}
-        self.frames = {
-            split: rng.integers(0, white, size, np.uint8)
-            for split, size in sizes.items()
-        }
-
-        def cut(windows):
-            return np.concatenate(
-                [patch_sequences(window, side=PATCH) for window in windows]
-            )
-
-        self.splits = {split: cut(windows) for split, windows in self.frames.items()}
-        self.spec = VideoSpec(
-            float(np.std(self.splits["train"] / 255.0)), FRAMES, PATCH**2, SIDE
-        )
+        self.frames, self.splits = {}, {}
+        for split, count in COUNTS.items():
+            frames = rng.integers(0, white, (count, FRAMES, SIDE, SIDE), np.uint8)
+            patches = [patch_sequences(window, side=PATCH) for window in frames]
+            self.frames[split], self.splits[split] = frames, np.concatenate(patches)
+        deviation = float(np.std(self.splits["train"] / 255.0))
+        self.spec = VideoSpec(deviation, FRAMES, PATCH**2, SIDE)
 
     def with_test(self, other):
         both = copy.copy(self)
@@ -89,9 +83,7 @@ DATA = Windows()
 def run(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param) / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "unroll_jax.train.tasks.video.task.load", lambda config, *, log: DATA
-        )
+        patch.setattr(LOAD, lambda config, *, log: DATA)
         fit(CONFIGS[request.param], out=folder, experiment=request.param, log=quiet)
     return request.param, folder
 
@@ -108,8 +100,8 @@ def test_frames_are_samples_in_order_and_sequences_again():
     )
     frames = np.concatenate(list(samples.examples("test", batch_size=2 * FRAMES)))
     expected = DATA.frames["test"].reshape(-1, SIDE, SIDE)
-    np.testing.assert_array_equal([whole(frame) for frame in frames], expected)
-    np.testing.assert_array_equal(samples.to_windows(frames), DATA.splits["test"])
+    assert_array_equal([whole(frame) for frame in frames], expected)
+    assert_array_equal(samples.to_windows(frames), DATA.splits["test"])
 
 
 @pytest.mark.slow
@@ -131,17 +123,15 @@ def test_a_run_comes_back_without_its_data(run):
     outputs = module.apply(model.params, noisy, record=lambda y: y)[-1]
     patches = samples.to_windows(np.asarray(outputs))
     expected = 255.0 * frames_from(patches, (SIDE, SIDE), side=PATCH)
-    np.testing.assert_allclose(cleaned, np.clip(expected, 0, 255), atol=0.51)
+    assert_allclose(cleaned, np.clip(expected, 0, 255), atol=0.51)
 
 
 @pytest.mark.slow
 def test_a_run_is_tested_on_other_video_at_its_noise(run, monkeypatch):
     _, folder = run
     original, other = read(folder / "evaluation.json"), Windows(seed=1, contrast=0.5)
-    monkeypatch.setattr(
-        "unroll_jax.train.tasks.video.task.load",
-        lambda config, *, log: other if config.root else DATA,
-    )
+    loaded = lambda config, *, log: other if config.root else DATA
+    monkeypatch.setattr(LOAD, loaded)
     evaluate_again([str(folder), "--on-source", "video", "--on-root", "elsewhere.avi"])
     assert read(folder / "evaluation.json") == original
     (place,) = folder.glob("evaluation_on_elsewhere_*.json")
@@ -155,17 +145,12 @@ def test_a_run_is_tested_on_other_video_at_its_noise(run, monkeypatch):
 
 
 def test_layer_0_of_dust_is_learned_so_unbound():
-    config = CONFIGS["video-dust"]
-    low = dataclasses.replace(
-        config, constraints=dataclasses.replace(config.constraints, reference=1e-3)
-    )
+    low = with_value(CONFIGS["video-dust"], "constraints.reference", 1e-3)
     assert make(low, DATA).num_layers == 2
 
 
 @pytest.mark.slow
-def test_a_pretrained_transformer_trains_and_comes_back(
-    tmp_path,
-):
+def test_a_pretrained_transformer_trains_and_comes_back(tmp_path, monkeypatch):
     """A folder of 768 = 3 x 256 entries, images of 32 x 32 pixels and one layer, whose
     positions are interpolated to frames of 160 x 160."""
     source, out = tmp_path / "vit", tmp_path / "run"
@@ -181,10 +166,8 @@ def test_a_pretrained_transformer_trains_and_comes_back(
         primal=PrimalConfig(1e-12, warmup_share=0.0),
         model=ViTOptions(pretrained=str(source)),
     )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "unroll_jax.train.tasks.video.task.load", lambda config, *, log: DATA
-        )
+    with monkeypatch.context() as patch:
+        patch.setattr(LOAD, lambda config, *, log: DATA)
         fit(run, out=out, log=quiet)
     shutil.rmtree(source)
     model = load(out)
@@ -192,9 +175,9 @@ def test_a_pretrained_transformer_trains_and_comes_back(
     position = np.asarray(params["embeddings"]["position"])
     stored = weights["embeddings.position_embeddings"][0]
     assert position.shape == (101, 768)
-    np.testing.assert_allclose(position[0], stored[0], atol=1e-6)
+    assert_allclose(position[0], stored[0], atol=1e-6)
     # the middle of the frame is the mean of the four squares
     middle = position[1:].reshape(10, 10, -1)[4:6, 4:6].mean((0, 1))
-    np.testing.assert_allclose(middle, stored[1:].mean(0), atol=1e-5)
+    assert_allclose(middle, stored[1:].mean(0), atol=1e-5)
     frame = DATA.frames["test"][0, 0]
     assert model.predict(frame).shape == (SIDE, SIDE)

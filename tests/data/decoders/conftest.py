@@ -13,6 +13,8 @@ import tokenizers
 from safetensors.numpy import save_file
 from tokenizers import decoders, models, pre_tokenizers
 
+from tests.data.conftest import drawn_tensors, write_model
+
 DIM, HIDDEN, LAYERS, HEADS, KEY_HEADS, WORDS = 8, 12, 2, 4, 2, 270
 CONFIG = {
     "model_type": "llama",
@@ -60,11 +62,7 @@ def llama_tensors(dtype: Any = np.float32) -> dict[str, np.ndarray]:
             f"model.layers.{number}.{name}.weight": shape
             for name, shape in layer.items()
         }
-    generator = np.random.default_rng(0)
-    return {
-        name: generator.normal(size=shape).astype(dtype)
-        for name, shape in shapes.items()
-    }
+    return drawn_tensors(shapes, dtype)
 
 
 def byte_tokenizer() -> tokenizers.Tokenizer:
@@ -85,37 +83,27 @@ def write_llama(
     tensors: dict[str, np.ndarray] | None = None,
     shards: int = 1,
 ) -> Path:
-    folder = root / "llama"
-    folder.mkdir()
-    values = {
-        name: value
-        for name, value in (CONFIG | (config or {})).items()
-        if value is not None
-    }
-    (folder / "config.json").write_text(json.dumps(values))
-    byte_tokenizer().save(str(folder / "tokenizer.json"))
+    tensors = llama_tensors() if tensors is None else tensors
+    folder = write_model(
+        root / "llama", CONFIG | (config or {}), byte_tokenizer(), tensors
+    )
     settings = {
         "chat_template": TEMPLATE,
         "bos_token": {"__type": "AddedToken", "content": "<s>"},
+        "eos_token": "<e>",
+        "tokenizer_class": "PreTrainedTokenizerFast",
     }
-    settings |= {"eos_token": "<e>", "tokenizer_class": "PreTrainedTokenizerFast"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    tensors = llama_tensors() if tensors is None else tensors
-    if shards == 1:
-        save_file(tensors, folder / "model.safetensors")
-        return folder
-    places = {
-        name: f"model-{place % shards}.safetensors"
-        for place, name in enumerate(tensors)
-    }
-    for file in set(places.values()):
-        save_file(
-            {name: tensors[name] for name in tensors if places[name] == file},
-            folder / file,
-        )
-    (folder / "model.safetensors.index.json").write_text(
-        json.dumps({"weight_map": places})
-    )
+    if shards > 1:
+        (folder / "model.safetensors").unlink()
+        places = {}
+        for number in range(shards):
+            names = list(tensors)[number::shards]
+            file = f"model-{number}.safetensors"
+            save_file({name: tensors[name] for name in names}, folder / file)
+            places |= dict.fromkeys(names, file)
+        index = json.dumps({"weight_map": places})
+        (folder / "model.safetensors.index.json").write_text(index)
     return folder
 
 

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from tests.data.decoders.conftest import byte_tokenizer
 from unroll_jax.models import Decoder, decoder_logits, rms_norm
@@ -83,5 +84,5 @@ def test_hidden_states_and_logits_are_those_of_transformers(case, tmp_path, orac
     tokens = np.random.default_rng(0).integers(0, 270, (2, 40))
     states, logits = their_states_and_logits(theirs, tokens, torch)
     our_states, our_logits = our_states_and_logits(decoder, tokens)
-    np.testing.assert_allclose(our_states, np.stack(states), rtol=0, atol=1e-4)
-    np.testing.assert_allclose(our_logits, logits, rtol=0, atol=1e-4)
+    assert_allclose(our_states, np.stack(states), rtol=0, atol=1e-4)
+    assert_allclose(our_logits, logits, rtol=0, atol=1e-4)

@@ -50,29 +50,21 @@ BAD = {
         "{{ ''.__class__.__mro__[1].__subclasses__() }}",
         "cannot be used",
     ),
-    "without end": ("{% for i in range(10**9) %}{% endfor %}", "cannot be used"),
     "raises": (TEMPLATE, "no tool"),
     "none": (None, "has no chat template"),
 }
 LIMITED = {
-    "loops in loops": (
-        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
-        "takes more than 1 s",
-    ),
     "macros": (
         "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro"
         " %}{{ f(60) }}",
         "takes more than 1 s",
     ),
     "products": ("{{ messages[0].content * 100000000000 }}", "MemoryError"),
-    "formats": ("{{ '{:>2000000000}'.format(1) }}", "MemoryError"),
-    "filters": ("{{ 'x'|center(2000000000) }}", "MemoryError"),
     "long texts": ("{{ 'x' * 5000000 }}", "a chat gets 5,000,000 characters"),
     "half a letter": ("{{ '\\ud800' }}", "surrogates not allowed"),
 }
 REPLACE = {"type": "Replace", "pattern": {"String": "e"}, "content": "e" * 300}
 GREEDY = {
-    "normalizer": REPLACE,
     "normalizer of a table": {
         "type": "Precompiled",
         "precompiled_charsmap": base64.b64encode(bytes(4) + b"x" * 300).decode(),

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from tests.data.decoders.conftest import llama_tensors
 from tests.errors import one_line
@@ -73,7 +74,7 @@ def test_a_family_is_read_and_written_with_its_biases(write_folder, kind, tied):
     params = jax.device_get(source.read())
     if leaf is not None:
         first = tensors[f"model.layers.1.{next(iter(more))}"]
-        np.testing.assert_array_equal(params["layers"][leaf[0]][leaf[1]][1], first)
+        assert_array_equal(params["layers"][leaf[0]][leaf[1]][1], first)
     written, files = source.to_transformers(params, "")
     chex.assert_trees_all_equal(written, tensors)
     values = json.loads(files["config.json"])

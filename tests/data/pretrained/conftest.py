@@ -1,7 +1,6 @@
 """Folders as Hugging Face writes them, with random weights under names written out
 here by hand."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tokenizers
-from safetensors.numpy import save_file
 from tokenizers import models, pre_tokenizers, processors
+
+from tests.data.conftest import drawn_tensors, write_model
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 WORDS = [
@@ -46,41 +46,35 @@ CONFIG = {
 WriteFolder = Callable[..., Path]
 
 
+# Matrices of a layer, by their shapes.
+DENSE = {
+    "attention.self.query": (DIM, DIM),
+    "attention.self.key": (DIM, DIM),
+    "attention.self.value": (DIM, DIM),
+    "attention.output.dense": (DIM, DIM),
+    "intermediate.dense": (HIDDEN, DIM),
+    "output.dense": (DIM, HIDDEN),
+}
+
+
 def bert_tensors(
     prefix: str = "bert.", *, weight: str = "weight", bias: str = "bias"
 ) -> dict[str, np.ndarray]:
+    rows = {"word": 20, "position": POSITIONS, "token_type": 2}
     shapes: dict[str, tuple[int, ...]] = {
-        f"{prefix}embeddings.word_embeddings.weight": (20, DIM),
-        f"{prefix}embeddings.position_embeddings.weight": (POSITIONS, DIM),
-        f"{prefix}embeddings.token_type_embeddings.weight": (2, DIM),
-        f"{prefix}embeddings.LayerNorm.{weight}": (DIM,),
-        f"{prefix}embeddings.LayerNorm.{bias}": (DIM,),
-        f"{prefix}pooler.dense.weight": (DIM, DIM),
-        f"{prefix}pooler.dense.bias": (DIM,),
-        "classifier.weight": (3, DIM),
-        "classifier.bias": (3,),
+        f"{prefix}embeddings.{name}_embeddings.weight": (count, DIM)
+        for name, count in rows.items()
     }
-    dense = dict.fromkeys(
-        (f"attention.self.{name}" for name in ("query", "key", "value")), (DIM, DIM)
-    )
-    dense |= {
-        "attention.output.dense": (DIM, DIM),
-        "intermediate.dense": (HIDDEN, DIM),
-        "output.dense": (DIM, HIDDEN),
-    }
+    norms = [f"{prefix}embeddings.LayerNorm"]
+    dense = {f"{prefix}pooler.dense": (DIM, DIM), "classifier": (3, DIM)}
     for stem in (f"{prefix}encoder.layer.{layer}" for layer in range(LAYERS)):
-        for name, shape in dense.items():
-            shapes |= {f"{stem}.{name}.weight": shape, f"{stem}.{name}.bias": shape[:1]}
-        for name in ("attention.output.LayerNorm", "output.LayerNorm"):
-            shapes |= {
-                f"{stem}.{name}.{weight}": (DIM,),
-                f"{stem}.{name}.{bias}": (DIM,),
-            }
-    generator = np.random.default_rng(0)
-    return {
-        name: generator.normal(size=shape).astype(np.float32)
-        for name, shape in shapes.items()
-    }
+        dense |= {f"{stem}.{name}": shape for name, shape in DENSE.items()}
+        norms += [f"{stem}.attention.output.LayerNorm", f"{stem}.output.LayerNorm"]
+    for name, shape in dense.items():
+        shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+    for name in norms:
+        shapes |= {f"{name}.{weight}": (DIM,), f"{name}.{bias}": (DIM,)}
+    return drawn_tensors(shapes)
 
 
 def word_tokenizer(words: list[str]) -> tokenizers.Tokenizer:
@@ -106,18 +100,9 @@ def write_folder(tmp_path: Path) -> WriteFolder:
         tensors: dict[str, np.ndarray] | None = None,
         words: Any = WORDS,
     ) -> Path:
-        folder = tmp_path / "bert"
-        folder.mkdir()
-        values = {
-            name: value
-            for name, value in (CONFIG | (config or {})).items()
-            if value is not None
-        }
-        (folder / "config.json").write_text(json.dumps(values))
-        save_file(
-            bert_tensors() if tensors is None else tensors, folder / "model.safetensors"
-        )
-        word_tokenizer(words).save(str(folder / "tokenizer.json"))
-        return folder
+        tensors = bert_tensors() if tensors is None else tensors
+        tokenizer = word_tokenizer(words)
+        values = CONFIG | (config or {})
+        return write_model(tmp_path / "bert", values, tokenizer, tensors)
 
     return write

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.data.pretrained.conftest import ROBERTA_WORDS, WORDS, word_tokenizer
 from unroll_jax.models import Classifier, Encoder
@@ -92,8 +93,8 @@ def test_hidden_states_and_logits_are_those_of_transformers(case, tmp_path, orac
 
     outputs, logits = run(variables)
     assert outputs.shape == states.shape == (4, 3, 12, 32)
-    np.testing.assert_allclose(outputs[:, mask], states[:, mask], rtol=0, atol=1e-5)
-    np.testing.assert_allclose(logits[-1], expected.logits.numpy(), rtol=0, atol=1e-5)
+    assert_allclose(outputs[:, mask], states[:, mask], rtol=0, atol=1e-5)
+    assert_allclose(logits[-1], expected.logits.numpy(), rtol=0, atol=1e-5)
 
 
 @pytest.mark.oracle("torch", "transformers")
@@ -116,9 +117,7 @@ def test_a_real_encoder_reads_texts_as_transformers_does(oracles):
     )
     real = tokens["attention_mask"].bool()
     assert truncated == 1
-    np.testing.assert_array_equal(
-        batch.tokens[batch.mask], tokens["input_ids"][real].numpy()
-    )
+    assert_array_equal(batch.tokens[batch.mask], tokens["input_ids"][real].numpy())
     with torch.no_grad():
         states = (
             transformers.BertModel.from_pretrained(folder)
@@ -129,6 +128,4 @@ def test_a_real_encoder_reads_texts_as_transformers_does(oracles):
     outputs = jax.jit(Encoder(pretrained.config).apply)(
         {"params": pretrained.params}, *inputs
     )
-    np.testing.assert_allclose(
-        outputs[-1][batch.mask], states[real].numpy(), rtol=0, atol=1e-5
-    )
+    assert_allclose(outputs[-1][batch.mask], states[real].numpy(), rtol=0, atol=1e-5)

@@ -78,38 +78,29 @@ def test_the_padding_token_goes_by_its_names_or_its_own(tmp_path, name):
     assert_fails(read, tmp_path, f"{name!r} has number 0, ")
 
 
-def no_unknown(contents):
-    contents["model"]["unk_token"] = "[NONE]"
+# By the place of a value in tokenizer.json: a bad one, and words of its error. Of a number
+# of a token, or a length of padding, the package would make 8 GiB of tables.
+SPOILED = {
+    "post_processor.special_tokens.[SEP].ids": (
+        [99],
+        ["'[SEP]' has number 99, config.json has a vocabulary of 20"],
+    ),
+    "model.vocab.never": (2**31, ["tokenizer.json", "2147483648"]),
+    "padding.strategy": ({"Fixed": 2**31}, ["tokenizer.json", "2147483648"]),
+    "model.unk_token": (
+        "[NONE]",
+        ["cannot be used as a tokenizer (WordLevel error: Missing [UNK] token"],
+    ),
+}
 
 
-# A number of a token, or a length of padding, for which the package would make 8 GiB of
-# tables.
-def vocabulary_fills_memory(contents):
-    contents["model"]["vocab"]["never"] = 2**31
-
-
-def padding_fills_memory(contents):
-    contents["padding"]["strategy"] = {"Fixed": 2**31}
-
-
-def special_beyond(contents):
-    contents["post_processor"]["special_tokens"]["[SEP]"]["ids"] = [99]
-
-
-@pytest.mark.parametrize(
-    ("spoil", "words"),
-    [
-        (special_beyond, ["'[SEP]' has number 99, config.json has a vocabulary of 20"]),
-        (vocabulary_fills_memory, ["tokenizer.json", "2147483648"]),
-        (padding_fills_memory, ["tokenizer.json", "2147483648"]),
-        (
-            no_unknown,
-            ["cannot be used as a tokenizer (WordLevel error: Missing [UNK] token"],
-        ),
-    ],
-)
-def test_a_tokenizer_that_fails_over_texts_is_refused(tmp_path, spoil, words):
-    contents = json.loads(word_tokenizer(WORDS).to_str())
-    spoil(contents)
+@pytest.mark.parametrize("place", SPOILED)
+def test_a_tokenizer_that_fails_over_texts_is_refused(tmp_path, place):
+    contents = part = json.loads(word_tokenizer(WORDS).to_str())
+    value, words = SPOILED[place]
+    *names, last = place.split(".")
+    for name in names:
+        part = part[name]
+    part[last] = value
     (tmp_path / "tokenizer.json").write_text(json.dumps(contents))
     assert_fails(lambda folder: load_tokenizer(folder, CONFIG), tmp_path, *words)

@@ -17,12 +17,18 @@ from unroll_jax.train.sweep.search import best_cell, search
 OVER = {"primal.learning-rate": "1e-4:1e-1", "num-layers": "2:9", "seed": "0,1"}
 
 
+def by_rate(cell):
+    loss = abs(math.log(cell.config.primal.learning_rate / 3e-3))
+    return {"layer_losses": [9.0, loss], "feasible": loss < 2, "worst_excess": loss}
+
+
 class Trained(list):
     """Trains by a formula: the list has the runs in order, and ``tested`` those tested."""
 
-    def __init__(self, sweep):
+    def __init__(self, sweep, row=by_rate):
         super().__init__()
         self.folder = sweep.folder
+        self.row = row
         self.tested = []
 
     def __call__(self, cell, tested):
@@ -32,9 +38,7 @@ class Trained(list):
         self.append(cell)
         path = self.folder / cell.name / "metrics.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
-        loss = abs(math.log(cell.config.primal.learning_rate / 3e-3))
-        row = {"kind": "validation", "step": 1, "layer_losses": [9.0, loss]}
-        row |= {"feasible": loss < 2, "worst_excess": loss}
+        row = {"kind": "validation", "step": 1, **self.row(cell)}
         path.write_text(json.dumps(row) + "\n")
         return ""
 
@@ -155,16 +159,7 @@ def test_of_images_the_highest_share_is_the_best(tmp_path):
     over = {"optimizer.learning-rate": "1e-4:1e-1"}
     config = EXPERIMENTS["image-dnn"].config
     sweep, (cell,) = made(tmp_path / "sweep", over, config=config)
-    shares = [0.0, 0.4, 0.8, 0.2, 0.6]
-
-    def train(cell, tested):
-        if not tested:
-            path = sweep.folder / cell.name / "metrics.jsonl"
-            path.parent.mkdir(parents=True)
-            share = shares[int(cell.name.rpartition("-")[2])]
-            row = {"kind": "validation", "step": 1, "loss": 1.0, "accuracy": share}
-            path.write_text(json.dumps(row) + "\n")
-        return ""
-
-    search(sweep, cell, train)
+    shares = iter([0.0, 0.4, 0.8, 0.2, 0.6])
+    trained = Trained(sweep, lambda cell: {"loss": 1.0, "accuracy": next(shares)})
+    search(sweep, cell, trained)
     assert best_cell(sweep, cell).name == "search/trial-2"
