@@ -16,11 +16,11 @@ ROOT = Path(__file__).resolve().parents[1]
 # They were raised three times since, on 28 and 29 November 2026: mends of faults, layers
 # that are certified and rows of the papers, with tests. CONTRIBUTING.md has the aims.
 MAX_NODES = {
-    "unroll_jax": 114_700,
+    "unroll_jax": 114_690,
     "train": 122_800,
     "benchmarks": 38_930,
     "papers": 31_810,
-    "tests": 302_100,
+    "tests": 293_850,
 }
 # One thought a line: more nodes in a line of code than this are dense to read.
 MAX_NODES_PER_LINE = {
