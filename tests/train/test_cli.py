@@ -115,6 +115,17 @@ def test_the_command_line_overrides_a_file_of_options(tmp_path):
             configured("run", ["demo", "--config", str(path)])
 
 
+def test_the_help_has_the_usual_options_first_in_full_lines(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        configured("run", ["text-encoder", "--help"])
+    shown = capsys.readouterr().out
+    names = ("--steps", "--dropout", "--mesh", "--data.source", "--primal.", "--dual.")
+    places = [shown.index(f"\n  {name}") for name in names]
+    assert places == sorted(places)
+    assert "one after the other: less memory, the\n        same step." in shown
+
+
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_no_experiment_needs_a_second_option_for_a_length(experiment, monkeypatch):
     """The options are set without tyro, which takes a tenth of a second."""

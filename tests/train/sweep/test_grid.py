@@ -12,10 +12,11 @@ import time
 import numpy as np
 import pytest
 
-from tests.train.commands import read, refused, status_of
+from tests.train.commands import read, refused
 from tests.train.conftest import OF_PROCESSES, clips_in_memory, words_of
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.core.metrics import read_metrics
 from unroll_jax.train.system.files import locked
 
 pytestmark = pytest.mark.xdist_group("video-runs")  # whose programs the cells have
@@ -161,15 +162,20 @@ def test_folders_of_something_else_and_of_other_sweeps_are_refused(
 
 
 @pytest.mark.slow
-def test_a_process_that_fails_ends_no_other(of_processes, few_clips, tmp_path):
+def test_a_process_that_fails_ends_no_other(
+    of_processes, few_clips, tmp_path, monkeypatch, capsys
+):
     folder, printed = tmp_path / "together", tmp_path / "printed"
     (folder / "seed-1").mkdir(parents=True)
     (folder / "sweep.json").write_text('{"experiment": "video-ut"}')
     (folder / "seed-1" / "thesis.tex").write_text("dear")
     data = {"data.source": "video", "data.root": few_clips, "validate-every": 60}
-    data |= {"over.seed": "0,1", "out": folder, "jobs": 2}
-    command = [sys.executable, "-u", "-m", "unroll_jax.train", "sweep", "video-ut"]
-    command += words_of(OF_PROCESSES | data)
+    options = [
+        "sweep",
+        "video-ut",
+        *words_of(OF_PROCESSES | data | {"over.seed": "0,1", "out": folder}),
+    ]
+    command = [sys.executable, "-u", "-m", "unroll_jax.train", *options, "--jobs", "2"]
     with printed.open("wb") as output:
         together = subprocess.Popen(command, env=of_processes, stdout=output)
     limit = time.monotonic() + 200
@@ -182,5 +188,15 @@ def test_a_process_that_fails_ends_no_other(of_processes, few_clips, tmp_path):
         time.sleep(0.1)
     together.send_signal(signal.SIGTERM)
     assert together.wait(120) == 0
-    assert status_of(folder / "seed-0")["state"] == "interrupted"
+    monkeypatch.setenv("UNROLL_PREPARED", of_processes["UNROLL_PREPARED"])
+    assert read(folder / "seed-0" / "status.json")["state"] == "interrupted"
+    assert main(options) == 1
+    assert re.search(
+        r"failed: seed-1: .*holds files but no config\.json", capsys.readouterr().out
+    )
     assert "holds files but no config.json" in (folder / "seed-1.log").read_text()
+    assert [row["state"] for row in record_of(folder)["cells"]] == ["finished", ""]
+    rows = read_metrics(folder / "seed-0" / "metrics.jsonl")
+    assert [row["step"] for row in rows if row["kind"] == "train"] == list(
+        range(1, OF_PROCESSES["steps"] + 1)
+    )
