@@ -116,7 +116,7 @@ def require_extra(extra: str) -> None:
 
 def one_line(error: BaseException) -> str:
     """Returns the message of an error and its notes, in one line."""
-    text = str(error)
+    text = str(error).strip()
     if isinstance(error, KeyError):
         text = f"missing {text}"
     if isinstance(error, OSError) and error.strerror:

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 NEWEST_KEPT = 2  # besides the best
 CLOCK = 0.1  # seconds by which a file system's clock may be late
-PATIENCE = 10.0  # seconds for each write that Orbax has given up
+PATIENCE = 10.0  # seconds for all writes that Orbax has given up
 UNREADABLE = float("-inf")  # score of a checkpoint whose notes cannot be read
 MISFIT = "pass the task, or put back the config.json and model.json, of its training"
 # Errors of a system that cannot read a file, whatever it holds.
@@ -65,13 +65,15 @@ def _not_a_lost_write(record: logging.LogRecord) -> bool:
 
 
 def _wait_for_given_up_writes() -> None:
-    """Waits for the threads of a save that failed. Orbax gives it up at the first
-    write that fails, while the others go on and would make new files later. A thread
-    that waits for a folder which cannot be made takes minutes: it is left."""
+    """Waits for the threads of a save of this process that failed. Orbax gives it up at
+    the first write that fails, while the others go on and would make new files later.
+    Threads that wait for a folder which cannot be made take minutes: they are left.
+    """
+    end = time.monotonic() + PATIENCE
     for thread in threading.enumerate():
         if type(thread).__module__.startswith("orbax."):
             with contextlib.suppress(Exception):  # join raises the error of the write
-                thread.join(PATIENCE)
+                thread.join(end - time.monotonic())  # at once if negative
 
 
 class Stored(NamedTuple):

@@ -55,9 +55,8 @@ def join(member: Membership) -> None:
                 **options,
             )
     except (RuntimeError, ValueError, KeyError, ImportError) as error:
-        reason = f"{type(error).__name__}: {one_line(error)[:200]}"
         raise UserError(
-            f"the processes did not come together ({reason}); {WAYS}"
+            f"the processes did not come together ({one_line(error)[:200]}); {WAYS}"
         ) from error
 
 
