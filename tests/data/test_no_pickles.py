@@ -68,8 +68,8 @@ def test_pickled_data_end_in_one_line(pickled, tmp_path, capsys, name, source):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("model.pkl", "model.pkl"),
-        ("model.npy", "model.npy"),
+        ("model.pkl", "is not a folder"),
+        ("model.npy", "is not a folder"),
         ("llama/model.safetensors", "cannot be read as safetensors"),
         ("llama/pytorch_model.bin", "pickles are never loaded"),
     ],
