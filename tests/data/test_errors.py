@@ -223,6 +223,11 @@ BAD = [
         "'my_val/cat' looks like a split that is not read",
     ),
     ("camvid", without(SCENES, "trainannot"), "'train/001.png' has no counterpart"),
+    (
+        "camvid",
+        without(SCENES, "trainannot/001.png") | {"trainannot/009.png": LABELS},
+        "has no counterpart",
+    ),
     ("camvid", SCENES | {"valannot/001.png": ODD}, "'valannot/001.png' ... label 34"),
     (
         "camvid",
@@ -301,6 +306,8 @@ BAD = [
         {"train.tsv": GOOD, "validation.parquet": "PAR1"},
         "'validation.parquet' looks like ... rename it if it is none",
     ),
+    ("table", {"train.tsv": GOOD, "test.tsv.gz": ""}, "'test.tsv.gz' looks like"),
+    ("table", {"train.tsv": GOOD, "validate.tsv": GOOD}, "'validate.tsv' looks like"),
     (
         "table",
         {"train.tsv": GOOD, "train.csv": ""},

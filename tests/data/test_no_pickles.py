@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.data.decoders.conftest import write_llama
 from tests.train.commands import refused
 
 SOURCES = (
@@ -65,12 +66,21 @@ def test_pickled_data_end_in_one_line(pickled, tmp_path, capsys, name, source):
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["model.pkl", "model.npy", "llama/model.safetensors", "llama/pytorch_model.bin"],
+    ("name", "words"),
+    [
+        ("model.pkl", "is not a folder"),
+        ("model.npy", "is not a folder"),
+        ("llama/model.safetensors", "cannot be read as safetensors"),
+        ("llama/pytorch_model.bin", "pickles are never loaded"),
+    ],
 )
-def test_pickled_weights_end_in_one_line(pickled, capsys, name, tmp_path):
+def test_pickled_weights_end_in_one_line(pickled, capsys, name, words, tmp_path):
+    """In a folder that has everything but weights, so that these are looked for."""
+    (write_llama(tmp_path) / "model.safetensors").unlink()
     pickled(name)
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("a\n")
     source = str(tmp_path / name.partition("/")[0])
-    assert source in refused(capsys, "generate", source, "--prompts", str(prompts))
+    message = refused(capsys, "generate", source, "--prompts", str(prompts))
+    assert source in message
+    assert words in message

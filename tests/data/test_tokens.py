@@ -50,15 +50,15 @@ def test_the_longer_text_of_a_pair_loses_its_end(max_length, expected, truncated
     words = WordTokenizer("abcdefghi")
     texts = ["a b c d e f", "g h i"]
     parts = [part.split() for part in expected.split(" | ")]
-    for _ in range(2):  # the longer text is the first, then the second
-        encoded = words.encode(texts[:1], texts[1:], max_length=max_length)
-        joined = [*parts[0], "<separator>", *parts[1]]
-        assert [words.vocabulary[token] for token in encoded.tokens[0]] == joined
-        second = np.arange(len(joined)) > len(parts[0])
-        assert_array_equal(encoded.token_types[0], second)
-        assert encoded.truncated == truncated
-        texts.reverse()
-        parts.reverse()
+    for order in (1, -1):  # the longer text is the first, then the second
+        given, wanted = texts[::order], parts[::order]
+        encoded = words.encode(given[:1], given[1:], max_length=max_length)
+        joined = [*wanted[0], "<separator>", *wanted[1]]
+        found = [words.vocabulary[token] for token in encoded.tokens[0]]
+        assert found == joined, order
+        second = np.arange(len(joined)) > len(wanted[0])
+        assert_array_equal(encoded.token_types[0], second, err_msg=f"order {order}")
+        assert encoded.truncated == truncated, order
 
 
 @pytest.fixture(scope="module")

@@ -92,7 +92,7 @@ def test_the_frontier_marks_variants_that_are_not_feasible(make_run):
     assert axes.lines[0].get_xydata().tolist() == [[17.5, 47.0]]
 
 
-def test_a_confusion_matrix_shows_shares_of_each_class():
+def test_a_confusion_matrix_shows_shares_and_names_as_they_are():
     names = ("$\\frac$", "costs $5, or $")  # no mathematics
     page = figures.confusion("$x^$", np.array([[3, 1], [0, 0]]), names)
     page.savefig(io.BytesIO())

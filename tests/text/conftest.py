@@ -35,7 +35,7 @@ MODELS = {
 BOUNDS = ConstraintConfig(
     alpha=(0.1,), reference=0.7, form="ratio", resilience=2.0, margin=0.0, first_margin=0.0,
 )  # fmt: skip
-DUALS = DualConfig(learning_rate=0.3, every=2)
+DUALS = DualConfig(learning_rate=0.3, every=3)
 MANY = {"remat": "dots", "constraints": BOUNDS, "dual": DUALS}
 PARTS = {"text-encoder": 4, "text-ut": 2}
 ALL_TEXTS = dict.fromkeys(("train_examples", "validation_examples", "test_examples"))

@@ -95,6 +95,7 @@ def test_tables_have_texts_in_the_column_of_the_run(tmp_path):
     contents = {
         "a.csv": 'label,review\n1,"one, two"\n0,three\n',
         "a.tsv": "label\treview\n1\tone, two\n0\tthree\n",
+        "a.jsonl": '{"review": "one, two"}\n{"review": "three"}\n',
     }
     for name, content in contents.items():
         (tmp_path / name).write_text(content)

@@ -15,7 +15,6 @@ from tests.train.commands import flip_a_bit
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.core.checkpoint import Checkpoints
 from unroll_jax.train.system.distributed import digest
-from unroll_jax.train.system.files import steps_in
 
 STATE = jax.device_put(
     {"params": np.arange(1000.0), "duals": (np.int32(0), np.ones((3, 4)))}
@@ -47,7 +46,11 @@ def saved(saved_once, tmp_path):
 
 
 def _steps(folder):
-    return steps_in(folder / "checkpoints")
+    return sorted(
+        int(path.name)
+        for path in (folder / "checkpoints").iterdir()
+        if path.name.isdigit()
+    )
 
 
 def _newest(folder, log, **options):

@@ -90,6 +90,7 @@ REFUSED = [
     ({"init": lambda key: {"a.b": X, "a": {"b": 2 * X}}}, "'a.b'"),
     ({"init": lambda key: {"w": X, "table": np.array([2**40])}}, "table"),
     ({"init": lambda key: {"w": X, "count": 3}}, "['count']\" is of int32"),
+    ({"init": lambda key: {"w": X * 1j}}, "is of complex64"),
     ({"init": lambda key: {"w": X, "none": np.zeros((0, 3))}}, "has no element"),
 ]
 

@@ -91,6 +91,7 @@ def _violations(name, f):
         kept = np.array([KEPT[0], 0.3 * 0.95])
 
     def violate(losses, before):
+        # losses, and those that the bounds of the next layers are made of
         bounds = np.column_stack([np.full(8, 0.4), kept * before[:, :-1]])
         if "floor" in name:  # the margins tighten it, too
             least = 0.3 * np.array([0.8, 0.95])

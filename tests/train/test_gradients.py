@@ -52,11 +52,12 @@ def test_the_gradient_in_parts_is_autodiffs(affine):
     for parts, ((*figures, others), (of_weights, of_probe)) in found.items():
         if parts > 1:  # part i has the rows i, i + parts, ...
             of_probe = np.swapaxes(of_probe, 0, 1).reshape(-1, 4)
-        assert_allclose(of_weights, gradient, rtol=1e-4, atol=1e-6)
-        assert_allclose(of_probe, probed, rtol=1e-4, atol=1e-6)
+        close = {"err_msg": f"{parts} parts"}
+        assert_allclose(of_weights, gradient, rtol=1e-4, atol=1e-6, **close)
+        assert_allclose(of_probe, probed, rtol=1e-4, atol=1e-6, **close)
         figures = zip((*figures, others["largest"]), (value, *seen), strict=True)
         for one, other in figures:
-            assert_allclose(one, other, rtol=1e-5)
+            assert_allclose(one, other, rtol=1e-5, **close)
 
 
 def _compiled(task, plan, batch):

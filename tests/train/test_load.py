@@ -110,7 +110,7 @@ PICTURE = Image.fromarray(
 ).resize((90, 60))
 
 
-def test_a_picture_of_any_size_is_brought_to_grey(model, tmp_path):
+def test_a_picture_is_resized_and_brought_to_grey(model, tmp_path):
     """Pictures of other modes are in tests/data/test_clips.py."""
     path, array = tmp_path / "Picture.PNG", np.asarray(PICTURE)
     grey = PICTURE.convert("L").resize((160, 160), Image.Resampling.BILINEAR)

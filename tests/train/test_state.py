@@ -50,7 +50,8 @@ def _layer_losses(params, clean, noisy):
 
 def _by_hand(config, clips, params, noise_key, batches):
     settings = config.constraints
-    kept = 0.4 * (1 - np.array([settings.first_margin, settings.margin]))
+    margins = np.array([settings.first_margin, settings.margin])
+    kept = (1 - settings.alpha[0]) * (1 - margins)
     lam = integral = np.zeros(2)
     # a warm-up of two steps, and a cosine over three
     shares = jnp.array([0.5, 0.75, 1.0, 0.75, 0.25])

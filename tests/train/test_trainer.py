@@ -63,6 +63,9 @@ def test_a_run_with_an_average_resumes_bit_for_bit(tmp_path):
     losses = np.mean(model.predict(VALIDATION), axis=0)
     row = model.card["validation"]
     assert_allclose(losses, row["layer_losses"], rtol=1e-5)
+    score = f"validation loss: {row['layer_losses'][-1]:.4g}"
+    for words in ("task own", f"step {model.card['step']} of 6, 64 parameters", score):
+        assert words in str(model)
     assert ("NOT feasible" in str(model)) is not row["feasible"]
 
 

@@ -62,6 +62,7 @@ def test_values_are_read_as_their_options_are():
         ("video-ut --over.train-gamma 0.1,.10", "a value is there twice"),
         ("video-ut --over.seed 0 --over.seed 1", "--over.seed is given more than once"),
         ("video-ut --over.num-layers 3 --over.model.num-layers 5", "are one option; give it once"),
+        ("video-ut --over.seed 0,x", "--over.seed x: "),
         ("video-ut --over.seed 0 --method all", "each cell is one run"),
         ("image-sets --over.train-gamma 0.1 --seeds 2", "each cell is one run"),
         ("video-ut --over.num-layer 3", "Unrecognized options: --num-layer (did you mean --model.num-layers?)"),
