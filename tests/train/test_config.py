@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.errors import assert_names, one_line
-from unroll_jax.train.config.errors import UserError, on_command_line
+from unroll_jax.train.config.errors import UserError, on_command_line, one_line
 from unroll_jax.train.config.options import (
     Text,
     differences,
@@ -168,3 +168,7 @@ def test_erm_is_the_former_name_of_plain(changed):
         ).method
         == "plain"
     )
+
+
+def test_an_error_without_words_is_named_by_its_type():
+    assert one_line(ValueError("\n")) == "ValueError"
