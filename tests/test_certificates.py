@@ -187,10 +187,16 @@ def test_a_user_descent_is_guaranteed_by_its_smoothness():
 
 
 def test_layers_may_have_parameters_of_their_own():
-    layer = quartic(None)._replace(step=lambda rate, y, x: y - rate * y**3)
+    """Of two batch axes. At a step along the gradient the limit is 2."""
+    layer = uj.Descent(
+        lambda key: None,
+        energy=lambda rate, y, x: 0.25 * rate * jnp.sum(y**4, axis=-1),
+        step=lambda rate, y, x: y - rate * y**3,
+    )
     rates = np.array([0.1, 0.5, 0.3])
-    y = np.linspace(0.2, 1.0, 6).reshape(2, 3)
-    options = {"smoothness": 3.0, "num_points": 1}
+    y = np.linspace(0.2, 1.0, 6).reshape(2, 1, 3)
+    smoothness = lambda rate, y, x: 3.0 * rate * jnp.ones(y.shape[:-1])
+    options = {"smoothness": smoothness, "num_points": 1}
     run = compiled(
         lambda rates, y: (
             certify(layer, rates, y, **options, num_layers=3, tied=False),
@@ -198,13 +204,26 @@ def test_layers_may_have_parameters_of_their_own():
         )
     )
     whole, energy = run(rates, y)
-    assert energy.shape == (4, 2)
+    assert energy.shape == (4, 2, 1)
     assert_allclose(whole.energy, energy, rtol=1e-12)
+    assert whole.outcome.shape == (3, 2, 1)
+    assert np.all(whole.outcome == Outcome.GUARANTEED)
 
     for place, rate in enumerate(rates):
-        assert_allclose(whole.energy[place], 0.25 * np.sum(y**4, axis=-1), rtol=1e-9)
-        assert_allclose(whole.slope[place], -rate * np.sum(y**6, axis=-1), rtol=1e-9)
-        y = y - rate * y**3
+        move = -rate * y**3
+        growth = rate * ((y + move) ** 3 - y**3)
+        expected = {
+            "energy": 0.25 * rate * np.sum(y**4, axis=-1),
+            "slope": -(rate**2) * np.sum(y**6, axis=-1),
+            "limit": np.full((2, 1), 2.0),
+            "smoothness": np.full((2, 1), 3.0 * rate),
+            "curvature": np.sum(growth * move, axis=-1) / np.sum(move**2, axis=-1),
+        }
+        for name, value in expected.items():
+            actual = getattr(whole, name)[place]
+            assert_allclose(actual, value, rtol=1e-9, err_msg=f"{name}, {place}")
+        y = y + move
+    assert_allclose(whole.energy[3], 0.25 * rates[2] * np.sum(y**4, axis=-1), rtol=1e-9)
 
 
 def test_the_verdict_on_states_of_bfloat16_is_computed_in_float32():
