@@ -123,7 +123,7 @@ def test_parameters_and_optimiser_state_are_in_shares(measurements):
             divided = shares if name in weights else 1
             size = np.prod(every[f"video/{key}"][name])
             assert size * divided == np.prod(shape), (key, name)
-    parts = every["encoder/mixed"]
+    parts = every["decoder/mixed"]
     expected = {
         "embedding": [64, 8],
         "layers/query/kernel": [6, 16, 16],

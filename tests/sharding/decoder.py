@@ -28,7 +28,7 @@ SHAPE = DecoderConfig(
 )
 
 
-def encoder_task(dtype: str, constraints: ConstraintConfig, **options: Any) -> Task:
+def decoder_task(dtype: str, constraints: ConstraintConfig, **options: Any) -> Task:
     bounds = {"alpha": (0.05,), "reference": 2.0, "margin": 0.0, "first_margin": 0.0}
     config = OwnConfig(
         constraints=dataclasses.replace(constraints, **bounds),
@@ -40,6 +40,10 @@ def encoder_task(dtype: str, constraints: ConstraintConfig, **options: Any) -> T
     def init(key: jax.Array) -> Any:
         params = decoder.init(key, jnp.zeros((1, TOKENS), jnp.int32))["params"]
         readout = jax.random.normal(key, (SHAPE.dim, CLASSES), dtype)
+        # from 0, biases would be sums of Adam's steps, which divide rounding by small
+        # gradients
+        start = lambda path, leaf: leaf + 1.0 if path[-1].key == "bias" else leaf
+        params = jax.tree.map_with_path(start, params)
         return params | {"readout": {"kernel": readout}}
 
     def losses(params: Any, batch: dict[str, jax.Array]) -> jax.Array:
