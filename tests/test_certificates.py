@@ -187,24 +187,46 @@ def test_a_user_descent_is_guaranteed_by_its_smoothness():
 
 
 def test_layers_may_have_parameters_of_their_own():
-    layer = quartic(None)._replace(step=lambda rate, y, x: y - rate * y**3)
-    rates = np.array([0.1, 0.5, 0.3])
-    y = np.linspace(0.2, 1.0, 6).reshape(2, 3)
-    options = {"smoothness": 3.0, "num_points": 1}
+    """A size of the energy and a rate of the step; with two batch axes."""
+    layer = uj.Descent(
+        lambda key: None,
+        energy=lambda params, y, x: 0.25 * params[0] * jnp.sum(y**4, axis=-1),
+        step=lambda params, y, x: y - params[1] * y**3,
+    )
+    sizes = np.array([0.2, 0.5, 0.4])
+    rates = np.array([0.1, 0.9, 0.3])
+    y = np.linspace(0.2, 1.0, 6).reshape(2, 1, 3)
+    smoothness = lambda params, y, x: 3.0 * params[0] * jnp.ones(y.shape[:-1])
+    options = {"smoothness": smoothness, "num_points": 1}
     run = compiled(
-        lambda rates, y: (
-            certify(layer, rates, y, **options, num_layers=3, tied=False),
-            uj.unroll(layer, rates, y, num_layers=3, tied=False)[1].energy,
+        lambda params, y: (
+            certify(layer, params, y, **options, num_layers=3, tied=False),
+            uj.unroll(layer, params, y, num_layers=3, tied=False)[1].energy,
         )
     )
-    whole, energy = run(rates, y)
-    assert energy.shape == (4, 2)
+    whole, energy = run((sizes, rates), y)
+    assert energy.shape == (4, 2, 1)
     assert_allclose(whole.energy, energy, rtol=1e-12)
 
-    for place, rate in enumerate(rates):
-        assert_allclose(whole.energy[place], 0.25 * np.sum(y**4, axis=-1), rtol=1e-9)
-        assert_allclose(whole.slope[place], -rate * np.sum(y**6, axis=-1), rtol=1e-9)
-        y = y - rate * y**3
+    for place, (size, rate) in enumerate(zip(sizes, rates, strict=True)):
+        move = -rate * y**3
+        growth = size * ((y + move) ** 3 - y**3)
+        # a smoothness of 3 size is at most the limit
+        verdict = Outcome.GUARANTEED if rate <= 2.0 / 3.0 else Outcome.DESCENDED
+        expected = {
+            "outcome": np.full((2, 1), verdict),
+            "energy": 0.25 * size * np.sum(y**4, axis=-1),
+            "slope": -size * rate * np.sum(y**6, axis=-1),
+            "limit": np.full((2, 1), 2.0 * size / rate),
+            "smoothness": np.full((2, 1), 3.0 * size),
+            "curvature": np.sum(growth * move, axis=-1) / np.sum(move**2, axis=-1),
+        }
+        for name, value in expected.items():
+            actual = getattr(whole, name)[place]
+            assert_allclose(actual, value, rtol=1e-9, err_msg=f"{name}, {place}")
+        y = y + move
+    last = 0.25 * sizes[2] * np.sum(y**4, axis=-1)
+    assert_allclose(whole.energy[3], last, rtol=1e-9)
 
 
 def test_the_verdict_on_states_of_bfloat16_is_computed_in_float32():

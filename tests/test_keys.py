@@ -49,6 +49,7 @@ def test_draws_of_key_batches_are_those_of_each_key(kind):
     for name, each in draws.items():
         rows = each.reshape(4, -1)
         assert len(np.unique(rows, axis=0)) == 4, name
+    assert np.unique(draws["noise of rows"]).size == 12
 
 
 def test_raw_keys_draw_what_typed_ones_draw():

@@ -72,14 +72,15 @@ def test_derivatives_near_equal_singular_values_are_as_stated(sigma):
         order = 2 ** (number + 2)
         ours = 2 ** (number + 1) + 2
         schatten = 3.0 * np.sum(sigma**order) ** (1 / order)
-        assert_allclose(value, schatten, rtol=1e-12)
+        name = f"{number} squarings"
+        assert_allclose(value, schatten, rtol=1e-12, err_msg=name)
         expected, exact = (
             schatten / 3.0 * (left * (sigma ** (q - 1) / np.sum(sigma**q))) @ right.T
             for q in (ours, order)
         )
-        assert_allclose(slope, expected, rtol=1e-10, atol=1e-13)
+        assert_allclose(slope, expected, rtol=1e-10, atol=1e-13, err_msg=name)
         are_apart = np.max(np.abs(expected - exact)) > 0.01
-        assert are_apart == (sigma[-1] < 1.0)
+        assert are_apart == (sigma[-1] < 1.0), name
         assert_allclose(np.sum(slope * A), schatten, rtol=1e-12)
 
 

@@ -133,9 +133,10 @@ def test_the_ball_at_its_limits():
         assert_allclose(ball.centre, centre, rtol=near)
         assert_allclose(ball.radius, radius, rtol=near)
         assert ratio <= 1.0 or not ball.inside
+    for ratio in (1e-20, 1.0, 1e20, np.inf):
         same = ball_of(at_f, at_f, ratio)
-        assert_array_equal(same.centre, at_f)
-        assert same.radius == 0.0
+        assert_array_equal(same.centre, at_f, err_msg=str(ratio))
+        assert same.radius == 0.0, ratio
     points = np.float32([at_f, at_h, 3 * [np.nan]])
     region = functools.partial(
         certified.in_descent_region, constant=jnp.inf, smoothness_f=1.0, convexity_h=1.0

@@ -208,14 +208,15 @@ def test_normalised_convolutions_keep_to_their_bound():
 
         return [jax.grad(scaled, has_aux=True)(W, kind) for kind in (False, True)]
 
-    results = zip(normalise(W), normalise(small), (1e-3, 1e-12), strict=True)
-    for (gradient, scaled), (_, kept), rounding in results:
+    kinds = {"estimated": 1e-3, "certified": 1e-12}
+    results = zip(kinds.items(), normalise(W), normalise(small), strict=True)
+    for (kind, rounding), (gradient, scaled), (_, kept) in results:
         norm = np.linalg.norm(reference.conv_matrix(scaled, IMAGE), 2)
-        assert 0.6 <= norm <= 0.8 * (1.0 + rounding)
-        assert_array_equal(kept, small)
+        assert 0.6 <= norm <= 0.8 * (1.0 + rounding), kind
+        assert_array_equal(kept, small, err_msg=kind)
         # scaling W changes nothing
-        assert_allclose(np.sum(gradient * W), 0.0, atol=1e-3)
-        assert np.all(np.isfinite(gradient))
+        assert_allclose(np.sum(gradient * W), 0.0, atol=1e-3, err_msg=kind)
+        assert np.all(np.isfinite(gradient)), kind
 
 
 def test_what_is_not_a_number_has_no_number():
@@ -259,5 +260,7 @@ def test_norms_of_weights_of_low_precision_are_those_of_float32():
     narrow = [W.astype(dtype) for dtype in (jnp.bfloat16, np.float16)]
     norms = compiled(lambda every: [certificates.weight_norm(W) for W in every])(narrow)
     for W, norm in zip(narrow, norms, strict=True):
-        assert norm.dtype == np.float32
-        assert_allclose(norm, np.linalg.norm(W.astype(float), 2), rtol=1e-5)
+        name = str(W.dtype)
+        assert norm.dtype == np.float32, name
+        expected = np.linalg.norm(W.astype(float), 2)
+        assert_allclose(norm, expected, rtol=1e-5, err_msg=name)

@@ -5,6 +5,7 @@ import functools
 import inspect
 import re
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -57,14 +58,14 @@ def update_of(optimizer, gradient):
     return optimizer.update(gradient, optimizer.init(jnp.zeros(3)), jnp.zeros(3))[0]
 
 
-# Functions of a traced array; the array; and where the result must be NaN (True for
-# everywhere).
+# Functions of a traced array; the array; and where the result must be NaN, in its
+# shape.
 TRACED = {
-    "gap, group": (lambda g: gap(TWO, g), np.array([1, 2]), True),
+    "gap, group": (lambda g: gap(TWO, g), np.array([1, 2]), [[True] * 2] * 2),
     "class_losses, label": (
         lambda y: of_classes(THREE, y),
         np.array([-1, 1, 1]),
-        True,
+        [True] * 3,
     ),
     "rate, weight": (lambda w: rate(THREE, where=lambda batch: w), -ONES, True),
     "kl, weight": (
@@ -98,7 +99,7 @@ TRACED = {
         -ONES,
         True,
     ),
-    "ratio of a negative loss": (RATIO, np.float32([4.0, -1.0, 1.0]), True),
+    "ratio of a negative loss": (RATIO, np.float32([4.0, -1.0, 1.0]), [True] * 2),
     "log of a negative loss": (LOG_RATIO, np.float32([4.0, 2.0, -1.0]), [False, True]),
     "take_rows": (
         lambda rows: c.take_rows(THREE, rows),
@@ -141,7 +142,7 @@ OUT_OF_RANGE = traced(TRACED)
 
 @pytest.mark.parametrize("name", TRACED)
 def test_a_traced_value_out_of_range_gives_nan(name):
-    assert_array_equal(np.isnan(OUT_OF_RANGE()[name]), TRACED[name][2])
+    assert_array_equal(np.isnan(OUT_OF_RANGE()[name]), TRACED[name][2], strict=True)
 
 
 MANY = 70_000
@@ -157,8 +158,16 @@ def relaxed(violations, **options):
 FIRST = [True, False, False]
 SUMS = {
     "rate": (rate, True, 0.8),
-    "gap": (lambda z: gap(z, jnp.arange(len(z)) % 2), True, -0.25),
-    "class_losses": (lambda f: of_classes(f, jnp.arange(len(f)) % 3), FIRST, 0.0),
+    "gap": (
+        lambda z: gap(z, jnp.arange(len(z)) % 2),
+        [[True] * 2] * 2,
+        [[-0.25] * 2] * 2,
+    ),
+    "class_losses": (
+        lambda f: of_classes(f, jnp.arange(len(f)) % 3),
+        FIRST,
+        [0.0] * 3,
+    ),
     "norm": (lambda w: norm({"w": 300.0 * w[:4]}), True, 599.0),
     "kl": (
         lambda z: kl(jnp.stack([z, z], -1), jnp.zeros_like(z, shape=(len(z), 2))),
@@ -171,8 +180,8 @@ SUMS = {
         True,
         MANY,
     ),
-    "tail_mean": (lambda v: c.tail_mean(0.5)(v[:, None]), True, 1.0),
-    "mean": (lambda v: c.tail_mean(0.0)(v[:, None]), True, 1.0),
+    "tail_mean": (lambda v: c.tail_mean(0.5)(v[:, None]), [True], [1.0]),
+    "mean": (lambda v: c.tail_mean(0.0)(v[:, None]), [True], [1.0]),
 }
 BROKEN = np.array([NAN, 3.0, 1.0], np.float32)
 WITH_NAN = {
@@ -187,7 +196,7 @@ WITH_NAN |= {
             for each in c.batch_violations({"a": c.rate(at_most=0.2)}, z, None)
         ],
         BROKEN,
-        True,
+        [True] * 2,
     ),
     "lagrangian": (relaxed, BROKEN, True),
     "lagrangian, objective": (
@@ -217,7 +226,7 @@ OF_NAN = traced(WITH_NAN)
 
 @pytest.mark.parametrize("name", WITH_NAN)
 def test_nan_in_gives_nan_out_there_and_nowhere_else(name):
-    assert_array_equal(np.isnan(OF_NAN()[name]), WITH_NAN[name][2])
+    assert_array_equal(np.isnan(OF_NAN()[name]), WITH_NAN[name][2], strict=True)
 
 
 MANY_ONES = np.ones(MANY, np.float16)
@@ -239,6 +248,7 @@ OF_HALF = traced(HALF)
 
 @pytest.mark.parametrize("name", HALF)
 def test_sums_are_in_at_least_float32(name):
+    assert np.shape(OF_HALF()[name]) == np.shape(HALF[name][2])
     assert_allclose(OF_HALF()[name], HALF[name][2], rtol=2e-3, atol=2e-4)
 
 
@@ -340,10 +350,11 @@ def test_a_violation_that_is_no_number_changes_nothing():
 
     for value in (np.nan, np.inf, -np.inf):
         for name, (sound, after, last) in run(value).items():
-            assert after.skipped == 1, name
+            words = f"{name}, {value}"
+            assert after.skipped == 1, words
             kept = after._replace(skipped=sound.skipped)
-            jax.tree.map(assert_array_equal, kept, sound)
-            assert np.all(last > sound.multipliers), name
+            chex.assert_trees_all_equal(kept, sound, custom_message=words)
+            assert np.all(last > sound.multipliers), words
 
 
 def test_the_tables_have_every_public_function():

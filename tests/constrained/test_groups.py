@@ -198,9 +198,9 @@ def test_rows_of_every_width_are_rows():
         assert_array_equal(np.flatnonzero(moved), [0, 3, 127])
 
 
-def test_a_traced_row_out_of_range_moves_nothing():
-    """Rows 1, 7 and -1 of four: as row 1 with multipliers of 0 beside it. Rows have
-    their caps and penalties."""
+def test_traced_rows_out_of_range_move_nothing_others_keep_caps():
+    """Rows 1, 7 and -1 of four: as row 1 with multipliers of 0 beside it. With
+    violations in all three, the cap and the penalty of row 1."""
     caps = np.array([0.1, 0.2, 0.3, 0.4])
     duals = [
         uj.dual_ascent(optax.sgd(0.5)),
@@ -215,9 +215,10 @@ def test_a_traced_row_out_of_range_moves_nothing():
         return [dual.update(dual.init(4), c, rows) for dual in duals]
 
     violations = np.float32([1.0, 0.0, 0.0])
-    *states, capped = run(np.array([1, 7, -1]), violations)
+    *states, _ = run(np.array([1, 7, -1]), violations)
     *expected, _ = run(np.array([1, 2, 3]), violations)
     chex.assert_trees_all_equal(states, expected)
     assert all(state.multipliers[1] > 0.0 for state in states)
+    *_, capped = run(np.array([1, 7, -1]), np.ones(3, np.float32))
     assert_allclose(capped.multipliers, [0.0, 0.2, 0.0, 0.0], rtol=1e-6)
     assert capped.penalty.tolist() == [1.0, 2.0, 1.0, 1.0]

@@ -142,14 +142,16 @@ def test_the_primal_dual_loop_ends_at_the_known_solution():
 
     results = compiled(lambda: [end(*case) for case in cases])()
     for case, (x, found) in zip(cases, results, strict=True):
-        name, resilience, _ = case
+        _, resilience, _ = case
+        name = str(case)
         solution, multipliers, slacks = known_solution(resilience)
-        assert np.sum(multipliers > 0.05) >= 2  # active constraints
-        assert np.sum(multipliers < 1e-6) >= 1  # and inactive ones
+        # active constraints and inactive ones
+        assert np.sum(multipliers > 0.05) >= 2, name
+        assert np.sum(multipliers < 1e-6) >= 1, name
         assert_allclose(x, solution, atol=1e-3, err_msg=name)
         assert_allclose(found, multipliers, atol=1e-3, err_msg=name)
         if resilience is not None:
-            assert_allclose(found / resilience, slacks, atol=1e-3)
+            assert_allclose(found / resilience, slacks, atol=1e-3, err_msg=name)
 
 
 def test_the_lagrangian_with_slacks_equals_its_definition():

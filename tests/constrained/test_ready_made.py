@@ -177,11 +177,14 @@ def test_norms_and_gradients_of_any_size_equal_float64():
         return *jax.value_and_grad(norm_of)(params), violation(part, params)
 
     for size in (0.0, 1e-38, 1e-25, 1e-3, 1.0, 1e12, 1e25, 6e37):
-        params = {"a": np.float32([3.0 * size]), "b": np.complex64([4j * size, 0.0])}
+        b = np.complex64([[4j * size], [0.0]])
+        params = {"a": np.float32([3.0 * size]), "b": b}
         value, slope, of_part = run(params)
         expected = [0.6, -0.8j, 0.0] if size else np.zeros(3)
         assert_allclose(np.float64(value), 5.0 * size, rtol=1e-5)
-        assert_allclose(np.concatenate([*slope.values()]), expected, rtol=1e-5)
+        assert slope["b"].shape == b.shape
+        slopes = np.concatenate([np.ravel(leaf) for leaf in slope.values()])
+        assert_allclose(slopes, expected, rtol=1e-5, err_msg=str(size))
         assert_allclose(np.float64(of_part), 3.0 * size - 2.0, rtol=1e-5)
 
 

@@ -32,6 +32,13 @@ def test_a_report_names_and_draws_violated_binding_idle_constraints():
     assert [label.split()[0] for label in labels] == ["gap", "idle", "sum"]
 
 
+def test_values_and_bounds_are_in_the_units_of_the_user():
+    report = report_of(
+        {"a": np.array([-1.0, 0.5])}, {"a": np.zeros(2)}, bounds={"a": 3.0}
+    )
+    assert (report.groups[0].value, report.groups[0].bound) == (3.5, 3.0)
+
+
 @pytest.mark.parametrize(
     ("violation", "price", "options", "status"),
     [

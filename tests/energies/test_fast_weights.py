@@ -356,19 +356,20 @@ def test_pairs_of_rate_zero_are_left_out_whatever_they_hold(read):
 
 
 @every_read
-def test_outputs_do_not_depend_on_later_pairs(read):
-    """Nor on a traced rate below 0, which counts as NaN. Known ones are an error, in
-    test_errors.py."""
+def test_broken_pairs_and_negative_rates_give_nan_from_there_on(read):
+    """Outputs do not depend on later pairs. The rates are traced: known ones below 0
+    are an error, in test_errors.py."""
     arrays = draw(count=8)
     expected, _, *_ = in_chunks(read)(*arrays)
     for place, wrong in ((1, np.nan), (2, np.nan), (3, np.nan), (3, -0.5)):
         broken = [array.copy() for array in arrays]
         broken[place][0, 5] = wrong
         outputs, state, *_ = in_chunks(read)(*broken)
-        assert_array_equal(outputs[1], expected[1])
-        assert_array_equal(outputs[0, :5], expected[0, :5])
-        assert np.isnan(outputs[0, 5:]).all()
-        assert all(np.isnan(leaf[0]).all() for leaf in jax.tree.leaves(state))
+        words = f"{place}, {wrong}"
+        assert_array_equal(outputs[1], expected[1], err_msg=words)
+        assert_array_equal(outputs[0, :5], expected[0, :5], err_msg=words)
+        assert np.isnan(outputs[0, 5:]).all(), words
+        assert all(np.isnan(leaf[0]).all() for leaf in jax.tree.leaves(state)), words
 
 
 @in_float64

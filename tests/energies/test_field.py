@@ -276,7 +276,7 @@ def test_a_safeguarded_step_is_halved_until_it_falls():
     assert safeguarded(layer).smooth is layer.smooth
 
 
-def test_a_safeguarded_step_stays_where_it_is_nan():
+def test_a_safeguarded_step_stays_where_it_is_nan_or_absent():
     """An absent token at infinity stays under a shortened step, too."""
 
     @compiled

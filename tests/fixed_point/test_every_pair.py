@@ -109,7 +109,12 @@ def staying():
 
 PAIRS = {
     "general": [(None, None)],
-    "opteq": [(None, None), (None, "conjugate_gradient")],
+    "opteq": [
+        (None, None),
+        (None, "conjugate_gradient"),
+        ("picard", fixed_point.unrolled(150)),
+        ("accelerated_gradient", fixed_point.unrolled(150)),
+    ],
 }
 
 

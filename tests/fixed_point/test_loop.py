@@ -47,6 +47,7 @@ def iterates(solver, step, count):
     run = compiled(lambda z: unroll_solver(watched, z, solver, rule)[0])
     last = run(np.zeros((1, 8)))
     jax.effects_barrier()
+    assert len(seen) == count
     return np.stack([*seen[1:], last[0]])
 
 
@@ -60,7 +61,8 @@ def test_anderson_takes_the_step_of_least_linearised_residual():
     z = np.zeros(8)
     last = None
     pairs = []
-    for state in iterates(fp.anderson(window), lambda z: jnp.tanh(z @ A + x), 6):
+    states = iterates(fp.anderson(window), lambda z: jnp.tanh(z @ A + x), 6)
+    for k, state in enumerate(states):
         fz = np.tanh(z @ A + x)
         point = np.stack([fz - z, fz])
         if last is not None:
@@ -70,7 +72,7 @@ def test_anderson_takes_the_step_of_least_linearised_residual():
             pairs = [*pairs, pair / np.linalg.norm(pair[0])][-window:]
         last = point
         z = fz - sum((point[0] @ q) * u for q, u in pairs)
-        assert_allclose(state, z, rtol=1e-9, atol=1e-10)
+        assert_allclose(state, z, rtol=1e-9, atol=1e-10, err_msg=f"step {k}")
 
 
 @in_float64
@@ -81,7 +83,7 @@ def test_accelerated_gradient_forgets_its_momentum_where_it_restarts():
     z = before = np.zeros(8)
     weight = 1.0
     restarts = 0
-    for state in states:
+    for k, state in enumerate(states):
         image = A @ z + b
         if (z - image) @ (image - before) > 0.0:
             restarts += 1
@@ -91,7 +93,7 @@ def test_accelerated_gradient_forgets_its_momentum_where_it_restarts():
         z = image + (weight - 1.0) / following * (image - before)
         before = image
         weight = following
-        assert_allclose(state, z, rtol=1e-9, atol=1e-9)
+        assert_allclose(state, z, rtol=1e-9, atol=1e-9, err_msg=f"step {k}")
     assert restarts > 0
 
 
@@ -100,9 +102,10 @@ def test_damped_is_the_stated_iteration():
     A = np.asarray(skew_weights())
     x = np.asarray(inputs(8))
     z = np.zeros(8)
-    for state in iterates(fp.damped(0.3), lambda z: jnp.tanh(z @ A + x), 6):
+    states = iterates(fp.damped(0.3), lambda z: jnp.tanh(z @ A + x), 6)
+    for k, state in enumerate(states):
         z = 0.7 * z + 0.3 * np.tanh(z @ A + x)
-        assert_allclose(state, z, rtol=1e-13)
+        assert_allclose(state, z, rtol=1e-13, err_msg=f"step {k}")
 
 
 @in_float64

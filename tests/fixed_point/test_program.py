@@ -107,8 +107,9 @@ def test_dependence_is_found_whatever_earlier_values_show():
             with outcome:
                 uj.equilibrium(step, params, 0.0 * X, X, **options)
     mean = lambda p, z, x: 0.3 * jnp.mean(z, 0, keepdims=True) + x
+    ones = np.ones((2, 4), np.float32)
     with pytest.raises(ValueError, match="batch_ndim=2 must"):
-        uj.equilibrium(mean, (), 0.0 * X, X, batch_ndim=2, **PLAIN)
+        uj.equilibrium(mean, (), 0.0 * ones, ones, batch_ndim=2, **PLAIN)
 
 
 def test_dependence_of_a_condition_is_found():

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from tests.sharding.collectives import collectives
-from tests.sharding.encoder import encoder_task
+from tests.sharding.decoder import decoder_task
 from unroll_jax.train.config.constrained import ConstraintConfig, DualConfig
 from unroll_jax.train.config.run import Membership
 from unroll_jax.train.core.checkpoint import Checkpoints
@@ -102,20 +102,20 @@ def video(mesh: str, dtype: Any = "float32") -> Task:
         return video_tasks.make(config, Drifting())
 
 
-def encoder(mesh: str, dtype: Any) -> Task:
+def decoder(mesh: str, dtype: Any) -> Task:
     """With all options of a step and its state. Ratios of means are not means over
     parts or devices."""
     constraints = ConstraintConfig(form="ratio_of_means", resilience=5.0)
     dual = DualConfig(learning_rate=0.1, every=2)
-    return encoder_task(
+    return decoder_task(
         dtype, constraints, mesh=mesh, dual=dual, steps=STEPS, accumulate=2
     )
 
 
 # In float64. Two processes have the meshes of one axis.
-MODELS = {"video": video, "encoder": encoder}
+MODELS = {"video": video, "decoder": decoder}
 PAIRS = {
-    ("encoder", "two data"): (encoder, "data=2"),
+    ("decoder", "two data"): (decoder, "data=2"),
     ("video", "two fsdp"): (video, "fsdp=2"),
 }
 

@@ -123,12 +123,12 @@ def test_parameters_and_optimiser_state_are_in_shares(measurements):
             divided = shares if name in weights else 1
             size = np.prod(every[f"video/{key}"][name])
             assert size * divided == np.prod(shape), (key, name)
-    parts = every["encoder/mixed"]
+    parts = every["decoder/mixed"]
     expected = {
         "embedding": [64, 8],
         "layers/query/kernel": [6, 16, 16],
         "layers/down/kernel": [6, 32, 16],
-        "up/bias": [16],
+        "layers/query/bias": [6, 16],
         "readout/kernel": [8, 8],
     }
     for place in ("params", "opt_state/primal/1/0/mu", "opt_state/primal/1/0/nu"):

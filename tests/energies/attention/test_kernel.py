@@ -216,10 +216,10 @@ def test_without_pairs_or_tokens_there_is_no_energy():
     value = jax.value_and_grad(total, has_aux=True)
     results = compiled(lambda: [value(jnp.ones(shape)) for shape in shapes])()
     for shape, ((energy, around), gradient) in zip(shapes, results, strict=True):
-        assert energy == 0.0
+        assert energy == 0.0, shape
         assert gradient.shape == around.mean.shape == shape
-        assert np.all(np.isneginf(around.log_degree)) == (shape != (2, 0))
-        assert np.all(around.mean == 0.0)
+        assert np.all(np.isneginf(around.log_degree)) == (shape != (2, 0)), shape
+        assert np.all(around.mean == 0.0), shape
 
 
 @pytest.mark.skipif(

@@ -77,8 +77,9 @@ def traced_prox(name, z, s, *numbers):
 
 @functools.cache
 def measured():
-    """Of each operator, with traced and fixed numbers: prox, gradients of its product
-    with `WEIGHTS`, and penalties at the prox, twice at it, and at Z."""
+    """Of each operator, with traced and fixed numbers: gradients of the product of
+    its prox with `WEIGHTS`, the prox, and penalties at it. Penalties at two copies of
+    the prox (stacked) and at Z (outside) have one kind of numbers."""
 
     def of_one(name, z, s, *numbers):
         def total(z, s, *given):
@@ -91,9 +92,13 @@ def measured():
         pulls += [jax.grad(total, (0, 1), has_aux=True)(z, s, *fixed)]
         near = pulls[0][1]
         phis = [uj.PROXIMALS[name](*each) for each in (numbers, fixed)]
-        inside = [jax.value_and_grad(phi.penalty)(near) for phi in phis]
-        further = phis[1].penalty(jnp.stack([near, near])), phis[0].penalty(z)
-        return pulls, inside, further
+        return {
+            "prox": [near for _, near in pulls],
+            "gradients": [gradient for gradient, _ in pulls],
+            "penalties": [jax.value_and_grad(phi.penalty)(near) for phi in phis],
+            "stacked": phis[1].penalty(jnp.stack([near, near])),
+            "outside": phis[0].penalty(z),
+        }
 
     points = {name: (Z, STEP, *numbers) for name, (numbers, *_) in OPERATORS.items()}
     return compiled(
@@ -119,7 +124,8 @@ def test_a_prox_solves_its_problem_and_differentiates(name):
         moved = map(np.add, point, moves)
         return np.sum(WEIGHTS * reference(*moved, *point[count:]))
 
-    for gradient, near in measured()[name][0]:
+    of_one = measured()[name]
+    for gradient, near in zip(of_one["gradients"], of_one["prox"], strict=True):
         assert_allclose(near, reference(*point), rtol=1e-13, atol=1e-14)
         assert_allclose(near, u.value, atol=1e-4)
         of_distance = functools.partial(shifted, count=len(gradient))
@@ -131,13 +137,14 @@ def test_a_prox_solves_its_problem_and_differentiates(name):
 @in_float64
 @every_operator
 def test_penalties_of_traced_numbers_are_those_of_fixed_ones(name):
-    pulls, (traced, fixed), (stacked, outside) = measured()[name]
+    of_one = measured()[name]
+    traced, fixed = of_one["penalties"]
     numbers, _, penalty, _ = OPERATORS[name]
-    exact = getattr(penalty(cp.Constant(pulls[0][1]), *numbers), "value", 0.0)
+    exact = getattr(penalty(cp.Constant(of_one["prox"][0]), *numbers), "value", 0.0)
     assert_allclose(traced[0], exact, rtol=1e-12)
     chex.assert_trees_all_close(traced, fixed, rtol=1e-13)
-    assert_allclose(stacked, [exact] * 2, rtol=1e-12)
-    assert np.isinf(outside) or name not in (
+    assert_allclose(of_one["stacked"], [exact] * 2, rtol=1e-12)
+    assert np.isinf(of_one["outside"]) or name not in (
         "relu",
         "nonnegative_soft_threshold",
         "box",

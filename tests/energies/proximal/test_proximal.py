@@ -1,6 +1,8 @@
 """Penalties and their proximal operators: what holds for all, and elementwise
 activations."""
 
+from typing import NamedTuple
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -88,7 +90,8 @@ def test_penalties_of_activations_equal_their_definition():
     def penalties(points):
         return {name: CASES[name][0].penalty(each) for name, each in points.items()}
 
-    assert_array_equal(np.concatenate([*penalties(outside).values()]), np.inf)
+    for name, penalty in penalties(outside).items():
+        assert_array_equal(penalty, np.inf, err_msg=name)
     for name, penalty in penalties(inside).items():
         exact = [penalty_of(CASES[name][1], z) for z in np.ravel(inside[name])]
         expected = np.reshape(exact, (2, 3, 12)).sum(axis=-1)
@@ -117,25 +120,29 @@ def test_saturated_activations_have_penalties_of_finite_slope_outwards():
 
 def test_nan_stays_and_the_penalty_of_a_prox_is_finite():
     """Dtypes are in tests/test_strict_promotion.py."""
-    y = gaussian(4, 3, seed=2).astype(np.float32)
+    y = gaussian(4, 3, seed=2)
     missing = np.full_like(y, np.nan)
+    conjugates = [sigma.conjugate for sigma in MONOTONES.values() if sigma.conjugate]
 
     @compiled
     def measure(y, missing):
         results = {}
-        for name, make in uj.PROXIMALS.items():
-            phi = make()
-            near, lost = (phi.prox(each, 0.5) for each in (y, missing))
-            results[name] = lost, phi.penalty(near), phi.penalty(missing)
-        conjugates = [sigma.conjugate for sigma in MONOTONES.values()]
-        return results, [conjugate(missing) for conjugate in conjugates if conjugate]
+        lost_sums = []
+        for dtype in ("float32", "bfloat16"):
+            point, lost = (each.astype(dtype) for each in (y, missing))
+            lost_sums += [conjugate(lost) for conjugate in conjugates]
+            for name, make in uj.PROXIMALS.items():
+                phi = make()
+                penalties = phi.penalty(phi.prox(point, 0.5)), phi.penalty(lost)
+                results[name, dtype] = phi.prox(lost, 0.5), *penalties
+        return results, lost_sums
 
-    results, conjugates = measure(y, missing)
-    for name, (lost, inside, of_missing) in results.items():
-        assert np.isnan(lost).all(), name
-        assert np.isfinite(inside), name
-        assert np.isnan(of_missing) or name == "identity", name
-    assert np.isnan(conjugates).all()
+    results, lost_sums = measure(y, missing)
+    for (name, dtype), (lost, inside, of_missing) in results.items():
+        assert np.isnan(lost).all(), (name, dtype)
+        assert np.isfinite(inside), (name, dtype)
+        assert np.isnan(of_missing) or name == "identity", (name, dtype)
+    assert np.isnan(lost_sums).all()
 
 
 def test_prox_is_firmly_nonexpansive_and_penalty_convex_on_its_domain():
@@ -207,22 +214,40 @@ NEAR = {
 } | dict.fromkeys((1e7, 1e10), (1e-5, 1e-9))
 
 
+class Solved(NamedTuple):
+    """Proxes of all activations at points y, and tolerances of their error."""
+
+    kind: str
+    y: np.ndarray
+    ratio: float
+    proxes: dict
+    rtol: float
+    atol: float
+
+
 def test_the_prox_of_an_activation_solves_its_equation():
     """y is over six decades. At its own step size the prox is the activation. In
     float32 w - sigma(w) must keep its digits: of softplus far away, of tanh near 0."""
     of_known = known_proxes(Y)
-    results = [(Y, each, of_known[each], *NEAR[each]) for each in KNOWN[1:]]
-    results += [(Y, ratio, proxes(Y, ratio), *near) for ratio, near in NEAR.items()]
+    results = [
+        Solved("known", Y, ratio, of_known[ratio], *NEAR[ratio]) for ratio in KNOWN[1:]
+    ]
+    for ratio, near in NEAR.items():
+        results.append(Solved("traced", Y, ratio, proxes(Y, ratio), *near))
     middle = np.float32(np.where(np.abs(Y) < 10.0, Y, 0.3))
     for ratio in (1e3, 1e7, 1e10):
-        results.append((middle, ratio, proxes(middle, ratio), 3e-4, 1e-7))
-    for y, ratio, each, rtol, atol in results:
-        for name, prox in each.items():
-            exact = exact_prox(FUNCTIONS[name], y.astype(float), ratio)
-            assert_allclose(prox, exact, rtol, atol, err_msg=f"{name}, {ratio}")
+        near = proxes(middle, ratio)
+        results.append(Solved("float32", middle, ratio, near, rtol=3e-4, atol=1e-7))
+    for each in results:
+        for name, prox in each.proxes.items():
+            exact = exact_prox(FUNCTIONS[name], each.y.astype(float), each.ratio)
+            words = f"{name}, {each.kind}, {each.ratio}"
+            assert_allclose(prox, exact, each.rtol, each.atol, err_msg=words)
     far = proxes(np.full(Y.shape, 1e6, np.float32), 1e8 / STEP)
     for name in ("softplus", "leaky_relu"):
-        assert_allclose(far[name], 1e6, rtol=1e-6)
+        assert_allclose(far[name], 1e6, rtol=1e-6, err_msg=name)
+    leaky = compiled(energies.leaky_relu().prox)(Y[:, None], 1.0)
+    assert_allclose(leaky, SIGMA["leaky_relu"](Y)[:, None])
 
 
 @nightly
@@ -239,7 +264,7 @@ def test_the_solved_prox_is_right_in_low_precision():
         exact = proxes(y.astype(float), 7.5)
         atol = 30.0 * float(jnp.finfo(dtype).eps)
         for name, prox in proxes(y, 7.5).items():
-            assert prox.dtype == dtype
+            assert prox.dtype == dtype, name
             assert_allclose(prox.astype(float), exact[name], atol=atol, err_msg=name)
 
 

@@ -24,10 +24,11 @@ SHAPE = DecoderConfig(
     num_heads=4,
     num_key_value_heads=4,
     hidden_dim=64,
+    qkv_bias=True,
 )
 
 
-def encoder_task(dtype: str, constraints: ConstraintConfig, **options: Any) -> Task:
+def decoder_task(dtype: str, constraints: ConstraintConfig, **options: Any) -> Task:
     bounds = {"alpha": (0.05,), "reference": 2.0, "margin": 0.0, "first_margin": 0.0}
     config = OwnConfig(
         constraints=dataclasses.replace(constraints, **bounds),
@@ -38,20 +39,17 @@ def encoder_task(dtype: str, constraints: ConstraintConfig, **options: Any) -> T
 
     def init(key: jax.Array) -> Any:
         params = decoder.init(key, jnp.zeros((1, TOKENS), jnp.int32))["params"]
-        hidden = {
-            "kernel": jnp.eye(SHAPE.dim, dtype=dtype),
-            "bias": jnp.ones(SHAPE.dim, dtype),
-        }
         readout = jax.random.normal(key, (SHAPE.dim, CLASSES), dtype)
-        return params | {"up": hidden, "readout": {"kernel": readout}}
+        # from 0, biases would be sums of Adam's steps, which divide rounding by small
+        # gradients
+        start = lambda path, leaf: leaf + 1.0 if path[-1].key == "bias" else leaf
+        params = jax.tree.map_with_path(start, params)
+        return params | {"readout": {"kernel": readout}}
 
     def losses(params: Any, batch: dict[str, jax.Array]) -> jax.Array:
         def loss(y: jax.Array) -> jax.Array:
-            up = params["up"]
-            hidden = jax.nn.gelu(
-                jnp.mean(keep_rows(y), axis=1) @ up["kernel"] + up["bias"]
-            )
-            logits = jax.nn.log_softmax(hidden @ params["readout"]["kernel"])
+            pooled = jnp.mean(keep_rows(y), axis=1)
+            logits = jax.nn.log_softmax(pooled @ params["readout"]["kernel"])
             return -jnp.take_along_axis(logits, batch["labels"][:, None], axis=-1)[:, 0]
 
         return decoder.apply({"params": params}, batch["tokens"], record=loss).T
