@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tests.errors import assert_names, one_line
-from unroll_jax.train.config.errors import UserError, on_command_line, one_line
+from unroll_jax.train.config import errors
+from unroll_jax.train.config.errors import UserError, on_command_line
 from unroll_jax.train.config.options import (
     Text,
     differences,
@@ -171,4 +172,4 @@ def test_erm_is_the_former_name_of_plain(changed):
 
 
 def test_an_error_without_words_is_named_by_its_type():
-    assert one_line(ValueError("\n")) == "ValueError"
+    assert errors.one_line(ValueError("\n")) == "ValueError"
