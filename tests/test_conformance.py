@@ -182,7 +182,7 @@ def test_the_check_finds_the_step_that_rises():
 
 @functools.cache
 def batched(name):
-    """Steps and energies of a batch, each alone and at once, with and without an
+    """Steps and energies of a batch, one by one and at once, with and without an
     input."""
     descent = many(name)[0]
 
@@ -200,7 +200,7 @@ def batched(name):
 
 
 def left_out(name, y, x):
-    """What stands for no input: zeros, or a token's own context."""
+    """In place of no input: zeros, or the tokens as context."""
     return y if name == "causal_attention" else np.zeros_like(y if x is None else x)
 
 

@@ -238,8 +238,7 @@ def test_the_pairwise_smoothness_bounds_attention_energies_from_any_point():
 
 
 def test_curvatures_of_any_size_lie_within_the_error():
-    """Small ones beside a large one, and such whose squares leave the range of
-    float32."""
+    """Small ones with a large one, and squares out of the range of float32."""
     spectra = np.array([[1e6, 1.0, -10.0], [1e6, 1e3, -1e3], [1.0, 0.01, -0.1]])
     sizes = np.array([1e-30, 1e-20, 1.0, 1e20, 1e30])
 

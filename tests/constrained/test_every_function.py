@@ -153,7 +153,7 @@ def relaxed(violations, **options):
     return c.lagrangian(0.0, violations, jnp.zeros_like(violations), **options)
 
 
-# Functions of values; where those of `BROKEN` must be NaN; and the result of 70,000
+# Functions of values; where results of `BROKEN` must be NaN; and the result of 70,000
 # float16 values of 1, which float16 neither counts nor sums.
 FIRST = [True, False, False]
 SUMS = {

@@ -199,7 +199,7 @@ def test_rows_of_every_width_are_rows():
 
 
 def test_traced_rows_out_of_range_move_nothing_others_keep_caps():
-    """Rows 1, 7 and -1 of four: as row 1 with multipliers of 0 beside it. With
+    """Rows 1, 7 and -1 of four: as row 1, with multipliers of 0. With
     violations in all three, the cap and the penalty of row 1."""
     caps = np.array([0.1, 0.2, 0.3, 0.4])
     duals = [

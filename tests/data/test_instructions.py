@@ -88,7 +88,7 @@ def test_a_template_tells_where_the_answer_starts():
     for answer_tokenizer in (AnswerTokenizer(tokenizer, "chat"), alpaca):
         (question,) = answer_tokenizer.questions(["Hi"])
         (whole,) = answer_tokenizer.encode([Conversation("Hi", "Ho")])
-        # what is trained on is what is asked
+        # training and questions have the same prompt
         assert_array_equal(question, whole.tokens[: whole.first])
 
 

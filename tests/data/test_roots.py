@@ -64,7 +64,7 @@ def test_a_source_that_is_given_stays():
 
 COUNTS = {"cat": 12, "dog": 12}
 TRAIN = {f"train/{name}": count for name, count in COUNTS.items()}
-# Images by folder, and those of all splits and of test.
+# Images by folder, in all splits, and in test.
 LAYOUTS = {
     "classes": (COUNTS, 24, 6),
     "train": (TRAIN, 24, 6),

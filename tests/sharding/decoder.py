@@ -1,5 +1,4 @@
-"""A decoder whose every layer is read by a readout of its own task. A mesh must not
-change it."""
+"""A decoder with a readout and a task for every layer. A mesh must not change it."""
 
 import dataclasses
 from typing import Any

@@ -18,7 +18,7 @@ from unroll_jax.train.tasks.images.experiments import QUICK
 pytestmark = [pytest.mark.xdist_group("supervised-runs"), pytest.mark.slow]
 
 
-# The others train networks that quick tests of their own hold.
+# The others train networks that other quick tests hold.
 every_night = [
     name
     if name in ("image-opteq", "segment-fcn")

@@ -51,7 +51,7 @@ def test_predictions_are_the_networks_whatever_is_beside(model):
         jnp.ones(tokens.shape, bool),
         perturbation=noise[:1, : tokens.shape[1]],
     )
-    # 32 are one batch, and every text has noise of its own
+    # 32 are one batch, and every text has other noise
     noisy = [each.probabilities for each in model.predict([TEXTS[0]] * 34, gamma=0.5)]
     expected = softmax(logits[:, 0], axis=-1)
     assert_allclose(noisy[0], expected, rtol=1e-4)

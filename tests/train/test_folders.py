@@ -102,7 +102,7 @@ def test_a_run_that_is_moved_goes_on_from_its_place(away, event, step, tmp_path)
 
 @given_up
 def test_late_writes_of_a_failed_save_leave_no_files(tmp_path, monkeypatch):
-    """Orbax gives a save up at the first write that fails, while others go on."""
+    """Orbax gives a save up at the first write that fails, while others continue."""
 
     async def refuse(*_):
         raise OSError(28, "no space left")
@@ -118,7 +118,7 @@ def test_late_writes_of_a_failed_save_leave_no_files(tmp_path, monkeypatch):
     with Checkpoints(tmp_path / "checkpoints", log=quiet) as saves:
         saves.save(2, {"w": jnp.ones(3)}, {}, score=0.0)
         assert saves.kept() is None
-    time.sleep(1.0)  # longer than a write that goes on
+    time.sleep(1.0)  # longer than any late write
     assert list((tmp_path / "checkpoints").iterdir()) == []
 
 
