@@ -87,6 +87,13 @@ def test_a_checkpoint_comes_back_bit_for_bit_though_donated(tmp_path):
     assert_same_bits(state, _state(50))
 
 
+def test_remains_are_gone_when_checkpoints_are_open_and_not_later(tmp_path):
+    for number in range(300):
+        (tmp_path / f"{number}.orbax-checkpoint-tmp" / "state").mkdir(parents=True)
+    with Checkpoints(tmp_path):
+        assert not list(tmp_path.glob("*orbax*"))
+
+
 def _truncate(path):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 

@@ -98,9 +98,12 @@ class Checkpoints:
         check_regular_below(self._folder, mend="restore it, or delete that checkpoint")
         self._read_only = read_only
         self._log = log
+        if not read_only:
+            # Orbax would do so in a thread, and even later than `close`: among the
+            # saves of the next Checkpoints.
+            self._delete_remains()
         options = ocp.CheckpointManagerOptions(
             create=not read_only,
-            cleanup_tmp_directories=not read_only,
             preservation_policy=_NewestAndBest(self._score),
         )
         self._scores: dict[int, float] = {}
@@ -157,10 +160,13 @@ class Checkpoints:
         _wait_for_given_up_writes()
         # else objects of a failed save's threads print errors when the process ends
         gc.collect()
+        self._delete_remains()
+        return max(steps_in(self._folder), default=None)
+
+    def _delete_remains(self) -> None:
         if is_first():
             for left in self._folder.glob("*.orbax-checkpoint-tmp*"):
                 shutil.rmtree(left, ignore_errors=True)
-        return max(steps_in(self._folder), default=None)
 
     def discard_last(self, step: int) -> None:
         """Deletes the checkpoint of the last save. It ended in a folder that is no
