@@ -354,17 +354,13 @@ def _read_arrays(folder: Path) -> None:
     for shapes in (folder / "array_metadatas").glob("*"):
         json.loads(shapes.read_text(encoding="utf-8"))
     store = {"driver": "ocdbt", "base": f"file://{folder}/"}
-    keys = sorted(
-        key.decode() for key in tensorstore.KvStore.open(store).result().list().result()
+    keys = tensorstore.KvStore.open(store).result().list().result()
+    paths = sorted(
+        key.decode().removesuffix(".zarray") for key in keys if key.endswith(b".zarray")
     )
-    paths = [
-        path
-        for path, _, file in (key.rpartition("/") for key in keys)
-        if file == ".zarray"
-    ]
     for path in paths[jax.process_index() :: jax.process_count()]:
         tensorstore.open(
-            {"driver": "zarr", "kvstore": {**store, "path": f"{path}/"}}
+            {"driver": "zarr", "kvstore": {**store, "path": path}}
         ).result().read().result()
 
 
