@@ -3,6 +3,7 @@ of a state."""
 
 import gc
 import shutil
+import threading
 from pathlib import Path
 
 import jax
@@ -92,6 +93,17 @@ def test_remains_are_gone_when_checkpoints_are_open_and_not_later(tmp_path):
         (tmp_path / f"{number}.orbax-checkpoint-tmp" / "state").mkdir(parents=True)
     with Checkpoints(tmp_path):
         assert not list(tmp_path.glob("*orbax*"))
+
+
+def test_a_folder_that_cannot_be_made_leaves_no_thread_waiting(tmp_path):
+    folder = tmp_path / "checkpoints"
+    checkpoints = Checkpoints(folder)
+    folder.rmdir()
+    folder.touch()
+    with pytest.raises(NotADirectoryError):
+        checkpoints.save(1, STATE, NOTES, score=0.0)
+    kinds = {type(thread).__module__ for thread in threading.enumerate()}
+    assert not [kind for kind in kinds if kind.startswith("orbax.")]
 
 
 def _truncate(path):

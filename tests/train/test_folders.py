@@ -123,16 +123,16 @@ def test_late_writes_of_a_failed_save_leave_no_files(tmp_path, monkeypatch):
 
 
 def test_writes_that_never_end_hold_up_no_error(tmp_path, monkeypatch):
-    """As of threads that wait for a folder which cannot be made."""
+    """As on a disk of a network."""
     monkeypatch.setattr("unroll_jax.train.core.checkpoint.PATIENCE", 0.5)
     ended = threading.Event()
     kind = type("Write", (threading.Thread,), {"__module__": "orbax.writes"})
-    for _ in range(8):
+    for _ in range(100):
         kind(target=ended.wait, daemon=True).start()
     began = time.monotonic()
     with Checkpoints(tmp_path / "checkpoints", log=quiet) as saves:
         assert saves.kept() is None
-    assert time.monotonic() - began < 4.0  # 0.5 s for all, not for each
+    assert time.monotonic() - began < 25.0  # 0.5 s for all, not for each
     ended.set()
 
 

@@ -67,7 +67,7 @@ def _not_a_lost_write(record: logging.LogRecord) -> bool:
 def _wait_for_given_up_writes() -> None:
     """Waits for the threads of a save of this process that failed. Orbax gives it up at
     the first write that fails, while the others go on and would make new files later.
-    Threads that wait for a folder which cannot be made take minutes: they are left.
+    Writes that hang, as on a disk of a network, are left.
     """
     end = time.monotonic() + PATIENCE
     for thread in threading.enumerate():
@@ -105,6 +105,8 @@ class Checkpoints:
         options = ocp.CheckpointManagerOptions(
             create=not read_only,
             preservation_policy=_NewestAndBest(self._score),
+            # Else threads of Orbax wait for minutes for a folder that cannot be made.
+            async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
         )
         self._scores: dict[int, float] = {}
         self._began = math.inf  # when the last save began
@@ -139,7 +141,8 @@ class Checkpoints:
         self.wait()
         notes = {**notes, "step": step, "score": score}
         notes["digest"] = digest(state, notes)
-        self._scores[step], self._began = score, time.time()
+        self._scores[step] = score
+        self._began = time.time()
         arguments = ocp.args.Composite(
             state=ocp.args.StandardSave(state), notes=ocp.args.JsonSave(notes)
         )
@@ -278,7 +281,8 @@ class Checkpoints:
                 f"checkpoint {step} cannot be read ({reason}), falling back to another"
             )
             return
-        aside, number = self._folder.parent / "damaged" / str(step), 0
+        aside = self._folder.parent / "damaged" / str(step)
+        number = 0
         while aside.exists():
             number += 1
             aside = aside.with_name(f"{step}.{number}")
