@@ -11,8 +11,9 @@ from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 
 import unroll_jax as uj
+from tests.energies.comparing import both
 from tests.marks import in_float64, nightly
-from tests.reference import compiled, jax_array
+from tests.reference import compiled, gaussian, gaussian_like, jax_array
 from unroll_jax.certificates import Outcome
 
 BATCH = (2, 3)  # of all draws. An example does not depend on its batch, see below
@@ -216,7 +217,7 @@ def test_batches_and_step_and_energy_are_each_alone(name):
     assert energies.shape == BATCH
     for place in np.ndindex(BATCH):
         one = y[place], None if x is None else x[place]
-        energy, _, step = slope_and_step(name)(params, *one)
+        energy, _, step = slope_and_step(name, params, *one)
         assert_allclose(energies[place], energy, rtol=1e-10, atol=1e-10)
         assert_allclose(stepped[place], step, rtol=1e-10, atol=1e-10)
 
@@ -245,14 +246,44 @@ def test_an_input_left_out_is_zero_or_missed(name):
 
 
 @functools.cache
-def slope_and_step(name):
+def derivatives(name):
+    """The energy and the step without batch axes, and their derivatives."""
     descent = many(name)[0]
-    return compiled(
-        lambda p, y, x: (
-            *jax.value_and_grad(descent.energy, 1)(p, y, x),
-            descent.step(p, y, x),
-        )
-    )
+
+    @compiled
+    def run(cotangents, *point):
+        values, pull = jax.vjp(functools.partial(both, descent), *point)
+        return values, pull(cotangents)
+
+    return run
+
+
+def slope_and_step(name, params, y, x):
+    cotangents = 1.0, np.zeros_like(y)
+    (energy, stepped), gradients = derivatives(name)(cotangents, params, y, x)
+    return energy, gradients[1], stepped
+
+
+@pytest.mark.usefixtures("x64", "unchecked")
+@every_system
+def test_derivatives_equal_finite_differences(name):
+    """Derivatives of the energy and a random sum over the step, in parameters, state
+    and input along one direction. Further layers are in energies/test_every_system.py.
+    """
+    _, params, y, x = draw(name, 0, (), "float64")
+    point = gaussian_like(params, scale=0.5), y, x
+    direction = gaussian_like(point, seed=3)
+    weight = gaussian(*y.shape, seed=4)
+
+    def at(distance):
+        there = jax.tree.map(lambda leaf, d: leaf + distance * d, point, direction)
+        (energy, stepped), gradients = derivatives(name)((1.0, weight), *there)
+        slopes = jax.tree.map(np.vdot, gradients, direction)
+        return energy + np.vdot(weight, stepped), sum(jax.tree.leaves(slopes))
+
+    h = 1e-6
+    expected = (at(h)[0] - at(-h)[0]) / (2.0 * h)
+    assert_allclose(at(0.0)[1], expected, rtol=1e-5, atol=1e-6)
 
 
 def minimiser(name, place):
@@ -266,7 +297,7 @@ def minimiser(name, place):
         search = {"method": "L-BFGS-B", **within}
 
     def objective(flat):
-        energy, gradient, _ = slope_and_step(name)(params, flat.reshape(y.shape), x)
+        energy, gradient, _ = slope_and_step(name, params, flat.reshape(y.shape), x)
         return float(energy), np.ravel(gradient)
 
     for _ in range(3):  # started again where round-off ended it early
@@ -326,7 +357,7 @@ def test_only_stationary_points_are_fixed_points(name):
     """
     for place in range(2):
         params, y, x = STATIONARY.get(name, minimiser)(name, place)
-        _, gradient, stepped = slope_and_step(name)(params, y, x)
+        _, gradient, stepped = slope_and_step(name, params, y, x)
         outwards = (
             (y == 0.0) & (gradient > 0.0)
             if name == "crate"
@@ -337,7 +368,7 @@ def test_only_stationary_points_are_fixed_points(name):
             seen(name, params, np.asarray(stepped)), seen(name, params, y), atol=1e-6
         )
     _, params, y, x = draw(name, 0, (), "float64")
-    _, gradient, stepped = slope_and_step(name)(params, y, x)
+    _, gradient, stepped = slope_and_step(name, params, y, x)
     assert np.max(np.abs(gradient)) > 1e-4
     assert np.max(np.abs(stepped - y)) > 1e-4
 
