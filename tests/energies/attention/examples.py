@@ -31,7 +31,14 @@ def tokens(seed, shape, scale=1.0):
 
 
 def jitted(rho: uj.Rho) -> uj.Rho:
-    return uj.Rho(*(part and jax.jit(part) for part in rho[:3]))
+    """The functions of a rho as one program."""
+    parts = rho[:3]
+    of_all = jax.jit(lambda z: [part and part(z) for part in parts])
+
+    def of(place):
+        return parts[place] and (lambda z: of_all(z)[place])
+
+    return uj.Rho(*map(of, range(3)))
 
 
 def of_every_rho(
