@@ -176,14 +176,14 @@ def test_energy_and_step_equal_the_public_code_in_numpy(name):
     assert_equal(cases, rtol=1e-8, atol=1e-10)
 
 
-def rises(layers, params, y):
+def rises(layers, init, key, y):
     @compiled
-    def energies(params, y):
-        return layers[0].energy(
-            params, jnp.stack([y, *(layer.step(params, y) for layer in layers)])
-        )
+    def energies(key, y):
+        params = init(key)
+        steps = [layer.step(params, y) for layer in layers]
+        return layers[0].energy(params, jnp.stack([y, *steps]))
 
-    before, *after = np.asarray(energies(params, y))
+    before, *after = energies(key, y)
     return np.array(after) > before + 1e-5 * (1.0 + np.abs(before))
 
 
@@ -196,9 +196,13 @@ def test_only_the_fixed_step_of_an_energy_transformer_rises():
         for g in (False, True)
         for a in (0.1, 1.0, 10.0)
     ]
+
+    def trained(key):
+        params = made[0].init(key)
+        return params._replace(W_Q=5.0 * params.W_Q, W_K=5.0 * params.W_K)
+
     y = gaussian(500, 2, 2, seed=1).astype("float32")
-    params = compiled(made[0].init)(jax.random.key(0))
-    risen = rises(made, params._replace(W_Q=5.0 * params.W_Q, W_K=5.0 * params.W_K), y)
+    risen = rises(made, trained, jax.random.key(0), y)
     assert np.all(np.mean(risen[:3], axis=1) > 0.1)
     assert not np.any(risen[3:])
 
@@ -217,7 +221,7 @@ def test_the_published_hyper_set_step_points_uphill():
 
     @compiled
     def drawn(key):
-        return jax.vmap(slope)(jax.random.split(key, 1000))
+        return jax.lax.map(slope, jax.random.split(key, 1000))
 
     slopes = drawn(jax.random.key(0, impl="rbg"))
     assert 0.1 < np.mean(slopes > 0.0) < 0.5  # 19%: at these no step size helps
@@ -249,8 +253,9 @@ def test_crate_compresses_as_printed_and_expands_as_coded():
     published, compressed = (
         crate(16, num_heads=4, head_dim=4, compression=share) for share in (None, 0.3)
     )
-    params = compiled(published.init)(jax.random.key(2, impl="rbg"))
-    adding, mixing = np.mean(rises([published, compressed], params, y), axis=1)
+    key = jax.random.key(2, impl="rbg")
+    risen = rises([published, compressed], published.init, key, y)
+    adding, mixing = np.mean(risen, axis=1)
     assert mixing < adding == 1.0
 
 
@@ -338,16 +343,16 @@ def test_a_safeguarded_layer_keeps_the_energies_of_any_anchor():
         (fast_weights(4, 3), rng.normal(size=(3, 4)), rng.normal(size=(5, 7))),
         (fast_weights(4, 5), rng.normal(size=(5, 4)), rng.normal(size=(5, 9))),
     ]
-    for layer, y, rows in cases:
-        anchor = Anchor(np.float32(rows), present)
+
+    def of(layer, y, rows):
+        wrapped = safeguarded(layer)
         params = layer.init(jax.random.key(0))
+        anchor = Anchor(rows, present)
+        stepped = wrapped.step(params, y, anchor)
+        energies = [layer.energy(params, z, anchor) for z in (y, stepped)]
+        return energies, certify(wrapped, params, y, anchor, num_points=1).energy
 
-        @compiled
-        def run(y, layer=layer, params=params, anchor=anchor):
-            wrapped = safeguarded(layer)
-            stepped = wrapped.step(params, y, anchor)
-            energies = [layer.energy(params, z, anchor) for z in (y, stepped)]
-            return energies, certify(wrapped, params, y, anchor, num_points=1).energy
-
-        energies, certified = run(np.float32(y))
+    layers, *arrays = zip(*cases, strict=True)
+    run = compiled(lambda *arrays: list(map(of, layers, *arrays)))
+    for energies, certified in run(*jax.tree.map(np.float32, arrays)):
         assert_allclose(certified, energies, rtol=1e-6)
