@@ -15,6 +15,7 @@ from tests.energies.comparing import both
 from tests.marks import in_float64, nightly
 from tests.reference import compiled, gaussian, gaussian_like, jax_array
 from unroll_jax.certificates import Outcome
+from unroll_jax.energies import AttentionParams
 
 BATCH = (2, 3)  # of all draws. An example does not depend on its batch, see below
 KEYS = 200
@@ -48,12 +49,13 @@ def many(name):
         return descent.init(key_init), y, x
 
     @compiled
-    def run(keys):
+    def run(seed):
+        keys = jax.random.split(jax.random.key(seed, impl="rbg"), KEYS)
         draws = jax.lax.map(one, keys)  # compiles quicker than vmap
         return draws, take_steps(name, descents[0], *draws)
 
     with jax.enable_x64(False):
-        draws, steps = run(jax.random.split(jax.random.key(1, impl="rbg"), KEYS))
+        draws, steps = run(1)
         return descents[0], draws, steps
 
 
@@ -86,14 +88,13 @@ def draw(name, place, batch, dtype):
 @every_system
 def test_an_example_has_the_batch_asked_for(name):
     entry = uj.DESCENTS[name]
-    key = jax.random.key(0, impl="rbg")
     for batch in ((), (3,)):  # all tests below draw (2, 3)
-        drawn = jax.eval_shape(
-            lambda key, batch=batch: entry.example(key, batch)[1:], key
-        )
-        assert {leaf.shape[: -entry.event_ndim] for leaf in jax.tree.leaves(drawn)} == {
-            batch
-        }
+
+        def draw(seed, batch=batch):
+            return entry.example(jax.random.key(seed, impl="rbg"), batch)[1:]
+
+        leaves = jax.tree.leaves(jax.eval_shape(draw, 0))
+        assert {leaf.shape[: -entry.event_ndim] for leaf in leaves} == {batch}
 
 
 def energies_and_roundoff(energy, params, y, stepped, x, event_ndim=2):
@@ -168,7 +169,7 @@ def test_the_check_finds_the_step_that_rises():
     y = jax_array(np.concatenate([1000.0 * np.eye(1, 7), leaves]))
     exact = uj.attention(ridge=1.0)
     printed = uj.attention(form="softmax")
-    params = exact.init(jax.random.key(0))
+    params = AttentionParams(None)
 
     @compiled
     def check(y):
@@ -314,7 +315,7 @@ def consensus(name, place):
     _, params, y, _ = draw(name, place, (), "float64")
     # its inverse below has a nonnegative image of ones
     params = params._replace(W_f=params.W_f @ params.W_f.T)
-    anchor = np.ones((1, y.shape[-1])) @ (np.eye(y.shape[-1]) + params.W_f)
+    anchor = np.ones(y.shape) @ (np.eye(y.shape[-1]) + params.W_f)
     return params, np.ones(y.shape), anchor
 
 
