@@ -13,7 +13,14 @@ from scipy.optimize import minimize
 import unroll_jax as uj
 from tests.energies.comparing import both
 from tests.marks import in_float64, nightly
-from tests.reference import compiled, gaussian, gaussian_like, jax_array
+from tests.models.drawing import moved, vdot
+from tests.reference import (
+    compiled,
+    directional_derivative,
+    gaussian,
+    gaussian_like,
+    jax_array,
+)
 from unroll_jax.certificates import Outcome
 from unroll_jax.energies import AttentionParams
 
@@ -248,43 +255,41 @@ def test_an_input_left_out_is_zero_or_missed(name):
 
 @functools.cache
 def derivatives(name):
-    """The energy and the step without batch axes, and their derivatives."""
+    """Energy and step without batch axes, and the gradients of the energy and of the
+    step's product with a weight."""
     descent = many(name)[0]
 
     @compiled
-    def run(cotangents, *point):
+    def run(weight, *point):
         values, pull = jax.vjp(functools.partial(both, descent), *point)
-        return values, pull(cotangents)
+        return values, pull((1.0, weight))
 
     return run
 
 
 def slope_and_step(name, params, y, x):
-    cotangents = 1.0, np.zeros_like(y)
-    (energy, stepped), gradients = derivatives(name)(cotangents, params, y, x)
-    return energy, gradients[1], stepped
+    (energy, step), slopes = derivatives(name)(np.zeros_like(y), params, y, x)
+    return energy, slopes[1], step
 
 
 @pytest.mark.usefixtures("x64", "unchecked")
 @every_system
 def test_derivatives_equal_finite_differences(name):
-    """Derivatives of the energy and a random sum over the step, in parameters, state
-    and input along one direction. Further layers are in energies/test_every_system.py.
-    """
+    """Derivatives in parameters, state and input along one direction. Further layers
+    are in energies/test_every_system.py."""
     _, params, y, x = draw(name, 0, (), "float64")
     point = gaussian_like(params, scale=0.5), y, x
     direction = gaussian_like(point, seed=3)
     weight = gaussian(*y.shape, seed=4)
 
-    def at(distance):
-        there = jax.tree.map(lambda leaf, d: leaf + distance * d, point, direction)
-        (energy, stepped), gradients = derivatives(name)((1.0, weight), *there)
-        slopes = jax.tree.map(np.vdot, gradients, direction)
-        return energy + np.vdot(weight, stepped), sum(jax.tree.leaves(slopes))
+    def value(distance):
+        there = moved(point, direction, distance)
+        energy, step = derivatives(name)(weight, *there)[0]
+        return energy + np.vdot(weight, step)
 
-    h = 1e-6
-    expected = (at(h)[0] - at(-h)[0]) / (2.0 * h)
-    assert_allclose(at(0.0)[1], expected, rtol=1e-5, atol=1e-6)
+    slope = vdot(derivatives(name)(weight, *point)[1], direction)
+    expected = directional_derivative(value, 0.0, 1.0, width=1e-5)
+    assert_allclose(slope, expected, rtol=1e-6, atol=1e-7)
 
 
 def minimiser(name, place):

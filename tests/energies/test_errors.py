@@ -46,12 +46,9 @@ Y = ones(2, N, DIM)
 H = ones(N, ATOMS)
 SQUARE = AsymmetricLayer(np.ones((3, 2)), np.ones((3, 3)))
 OPTEQ = uj.opteq(4, 6, 3)
-MATRIX = uj.OptEqParams(*(ones(*shape) for shape in ((6, 4), (6, 3), (6,))))._replace(
-    W=jax_array(np.full((6, 4), 0.1, np.float32))
-)
+MATRIX = uj.OptEqParams(np.full((6, 4), 0.1, np.float32), ones(6, 3), ones(6))
 FREE = UnrolledLayerParams(ones(2, 3), ones(3, 3), ones(3, 3))
 PAIRS = [ones(2, 9, 4), ones(2, 9, 4), ones(2, 9, 3), ones(2, 9)]
-RATES = jax_array(np.full((2, 9), -1.0, np.float32))
 CUDNN = {"form": "softmax", "kernel": "cudnn"}
 PAIR = np.ones((3, 3), bool)
 NAMES = {
@@ -105,7 +102,7 @@ must have a finite slope at z=0: uj.causal_attention(rho=jnp.sqrt);
     uj.multihead_attention(2, num_heads=1, rho=jnp.sqrt)
 blocks: energies.deep_opteq_objective((), (ones(4),))
 rates: uj.delta_rule(*PAIRS[:3], ones(3))
-rates[0, 0] must be at least 0: uj.delta_rule(*PAIRS[:3], RATES); uj.mesa(*PAIRS[:3], RATES)
+rates[0, 0] must be at least 0: uj.delta_rule(*PAIRS[:3], np.negative(PAIRS[3])); uj.mesa(*PAIRS[:3], np.negative(PAIRS[3]))
 state: jax.eval_shape(lambda: uj.delta_rule(*PAIRS, state=ones(3, 4)))
 state.H: jax.eval_shape(lambda: uj.mesa(*PAIRS, state=energies.MesaState(ones(4, 4), ones(4, 3))))
 state.G: jax.eval_shape(lambda: uj.mesa(*PAIRS, state=energies.MesaState(ones(2, 4, 4), ones(4, 3))))

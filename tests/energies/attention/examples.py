@@ -31,14 +31,11 @@ def tokens(seed, shape, scale=1.0):
 
 
 def jitted(rho: uj.Rho) -> uj.Rho:
-    """The functions of a rho as one program."""
+    """One program for all functions of a rho."""
     parts = rho[:3]
     of_all = jax.jit(lambda z: [part and part(z) for part in parts])
-
-    def of(place):
-        return parts[place] and (lambda z: of_all(z)[place])
-
-    return uj.Rho(*map(of, range(3)))
+    functions = [lambda z, n=n: of_all(z)[n] for n in range(3)]
+    return uj.Rho(*map(lambda part, of: part and of, parts, functions))
 
 
 def of_every_rho(
