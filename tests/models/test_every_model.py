@@ -162,9 +162,7 @@ def test_outputs_gradients_records_and_perturbations_equal_the_reference(
 
     (outputs, losses, largest), gradient = run(params, 0, 0.0)
     if name != "encoder":
-        lost, noisy = (
-            np.asarray(run(params, *each)[0][0]) for each in ((2, 0.0), (0, 0.1))
-        )
+        lost, noisy = (run(params, *each)[0][0] for each in ((2, 0.0), (0, 0.1)))
         if name != "dust":  # its layers read codes by different dictionaries
             assert_allclose(lost[2], outputs[1], rtol=1e-9, atol=1e-10)
         assert not np.allclose(lost[3], outputs[3])
@@ -196,20 +194,25 @@ NOISE = {"perturbation": gaussian(2, 4, 8, seed=3)}
 SIGNALS = {"x": gaussian(2, 4, 4, seed=4)}
 WORDS = {"tokens": np.array([[3, 7, 2, 9], [8, 2, 4, 5]], np.int32)}
 KINDS_OF_TOKENS = {"token_types": np.array([[0, 0, 1, 1], [0, 1, 1, 0]])}
-OTHERS = {"perturbation": np.nan, "token_types": 99}
+
+
+def fillings(*tokens):
+    return [{"tokens": n, "perturbation": np.nan, "token_types": 99} for n in tokens]
+
+
 # Models, their inputs, and values at the padding: NaN, or a token or a kind out of
 # range.
 PADDED: dict[str, tuple[Any, dict[str, np.ndarray], list[dict[str, Any]]]] = {
     "roberta": (
         ENCODERS["roberta"],
         WORDS | NOISE,
-        [{"tokens": n, **OTHERS} for n in (17, -1, 30)],
+        fillings(17, -1, 30),
     ),
     **{
         f"pooling {kind}": (
             Classifier(ENCODERS["bert"], 3, kind, "tanh"),
             WORDS | KINDS_OF_TOKENS | NOISE,
-            [{"tokens": n, **OTHERS} for n in (17, -1, 30)],
+            fillings(17, -1, 30),
         )
         for kind in POOLINGS
     },
@@ -221,7 +224,7 @@ PADDED: dict[str, tuple[Any, dict[str, np.ndarray], list[dict[str, Any]]]] = {
             max_positions=8,
         ),
         WORDS | NOISE,
-        [{"tokens": n, **OTHERS} for n in (-1, 11, 10**6)],
+        fillings(-1, 11, 10**6),
     ),
     "unrolled transformer": (
         UnrolledTransformer(4, 3, rank=2, unroll=1, **SIXTY_FOUR),
@@ -246,7 +249,7 @@ SLOW = ("roberta", "pooling first", "dust, self_loops=False")
     [pytest.param(n, marks=nightly) if n in SLOW else n for n in PADDED],
 )
 def test_padding_changes_neither_outputs_nor_gradients_of_real_tokens(name):
-    model, inputs, fillings = PADDED[name]
+    model, inputs, paddings = PADDED[name]
     params = drawn(model, next(iter(inputs.values())), scale=0.4)
     direction = gaussian_like(params, seed=5)
 
@@ -266,10 +269,10 @@ def test_padding_changes_neither_outputs_nor_gradients_of_real_tokens(name):
     expected = shifted(0.0)
     first = None
     along = reference.directional_derivative(
-        lambda distance: float(shifted(distance)[0]), 0.0, 1.0, width=1e-4
+        lambda distance: shifted(distance)[0], 0.0, 1.0, width=1e-4
     )
     for where in ([0, 1, 2, 3], [3, 4, 5, 6], [0, 2, 3, 5]):
-        for filling in fillings:
+        for filling in paddings:
 
             def padded(values, filling):
                 longer = np.full((2, 7, *values.shape[2:]), filling, values.dtype)

@@ -32,10 +32,9 @@ def tokens(seed, shape, scale=1.0):
 
 def jitted(rho: uj.Rho) -> uj.Rho:
     """One program for all functions of a rho."""
-    parts = rho[:3]
-    of_all = jax.jit(lambda z: [part and part(z) for part in parts])
-    functions = [lambda z, n=n: of_all(z)[n] for n in range(3)]
-    return uj.Rho(*map(lambda part, of: part and of, parts, functions))
+    of_all = jax.jit(lambda z: [part and part(z) for part in rho[:3]])
+    of = lambda part, n: part and (lambda z: of_all(z)[n])
+    return uj.Rho(*map(of, rho[:3], range(3)))
 
 
 def of_every_rho(

@@ -47,11 +47,8 @@ def interpreted(monkeypatch):
 
 
 def close(actual, expected, tolerance):
-    for one, other in zip(
-        jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True
-    ):
-        one = np.asarray(one, np.float64)
-        other = np.asarray(other, np.float64)
+    wide = jax.tree.map(np.float64, (actual, expected))
+    for one, other in zip(*map(jax.tree.leaves, wide), strict=True):
         assert np.all(np.isfinite(other))
         assert np.linalg.norm(one - other) <= tolerance * np.linalg.norm(other) + 1e-30
 
