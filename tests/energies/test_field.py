@@ -211,9 +211,8 @@ def test_the_published_hyper_set_step_points_uphill():
         key_init, key_y = jax.random.split(key)
         params = layer.init(key_init)
         y = jax.random.normal(key_y, (3, 3))
-        return jnp.sum(
-            jax.grad(layer.energy, 1)(params, y) * (layer.step(params, y) - y)
-        )
+        gradient = jax.grad(layer.energy, 1)(params, y)
+        return jnp.vdot(gradient, layer.step(params, y) - y)
 
     @compiled
     def drawn(seed):

@@ -155,10 +155,7 @@ def test_outputs_gradients_records_and_perturbations_equal_the_reference(
             return model.apply(params, x, record=record, **options)
 
         records, pull = jax.vjp(apply, params)
-        return (
-            records,
-            pull((jnp.asarray(weight), *map(jnp.zeros_like, records[1:])))[0],
-        )
+        return records, pull((weight, *map(jnp.zeros_like, records[1:])))[0]
 
     (outputs, losses, largest), gradient = run(params, 0, 0.0)
     if name != "encoder":
@@ -301,7 +298,8 @@ def test_bfloat16_layers_keep_float32_parameters_outputs_and_records(name):
     )(params)
 
     def loss(params):
-        return (lambda y: (jnp.sum(y), y))(narrow.apply(params, x, record=lambda y: y))
+        y = narrow.apply(params, x, record=lambda y: y)
+        return jnp.sum(y), y
 
     recorded = jax.eval_shape(jax.value_and_grad(loss, has_aux=True), params)
     leaves = jax.tree.leaves((params, outputs, recorded))
@@ -310,10 +308,8 @@ def test_bfloat16_layers_keep_float32_parameters_outputs_and_records(name):
     # it did compute in bfloat16
     assert np.any(outputs[1:] != expected[1:])
     if jnp.issubdtype(x.dtype, jnp.floating):  # narrow inputs are read out wide
-        assert (
-            jax.eval_shape(wide.apply, params, x.astype(jnp.bfloat16)).dtype
-            == jnp.float32
-        )
+        given = jax.ShapeDtypeStruct(x.shape, jnp.bfloat16)
+        assert jax.eval_shape(wide.apply, params, given).dtype == jnp.float32
     else:
         products = re.findall(
             r"dot_general.*: \((.*)\) ->",

@@ -40,9 +40,8 @@ COUNT, SIZE = 6, 13  # tokens of an answer, and of the longest text with its ans
 
 def small_params(seed=0, dtype=jnp.float32, config=SMALL):
     model = Decoder(config, param_dtype=dtype)
-    return drawn(model, jax.ShapeDtypeStruct((1, 1), jnp.int32), scale=0.6, seed=seed)[
-        "params"
-    ]
+    tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    return drawn(model, tokens, scale=0.6, seed=seed)["params"]
 
 
 def expected_answer(params, prompt, count, key=None, noise=0.0):
@@ -272,4 +271,4 @@ def test_tokens_are_drawn_with_their_probabilities():
     # four standard deviations at most
     assert_allclose(shares, expected, atol=4 * np.sqrt(0.25 / rows))
     assert shares[4] == 0.0
-    assert len(set(map(float, numbers))) == len(Stream)
+    assert len(np.unique(numbers)) == len(Stream)
