@@ -56,8 +56,8 @@ def many(name):
         return draws, take_steps(name, descents[0], *draws)
 
     with jax.enable_x64(False):
-        draws, steps = run(1)
-        return descents[0], draws, steps
+        results = run(1)
+        return descents[0], *results
 
 
 def take_steps(name, descent, params, *tokens):
@@ -144,12 +144,10 @@ def test_every_step_lowers_its_energy_where_its_condition_holds(name, dtype):
     assert np.all(np.isfinite(before) & np.isfinite(tolerance))
     rose = after > before + tolerance
     worst = np.argmax(after - before)
-    message = (
-        f"{name}: {np.mean(rose):.0%} of draws raise the energy, one from"
-        f" {before[worst]:g} to {after[worst]:g}"
-    )
     assert not np.any(rose), (
-        f"{message}; see 'An energy rises' in docs/how_to/troubleshooting.md"
+        f"{name}: {np.mean(rose):.0%} of draws raise the energy, one from"
+        f" {before[worst]:g} to {after[worst]:g}; see 'An energy rises' in"
+        " docs/how_to/troubleshooting.md"
     )
     # by more than round-off: the step moves
     assert np.mean(after < before - tolerance) > 0.4

@@ -126,18 +126,12 @@ def test_marks_of_tokens_broadcast_and_map():
 
     @compiled
     def all_of(y, x, some, each):
-        def run(y, anchor):
-            return both(uj.attention(ridge=0.5), AttentionParams(None), y, anchor)
-
+        run = functools.partial(both, uj.attention(ridge=0.5), AttentionParams(None))
         marked = lambda y, x, present: run(y, Anchor(x, present))
         partly = marked(y, x, some), marked(y, x, each), jax.vmap(marked)(y, x, each)
-        everyone = jnp.ones_like(each)
-        return partly, (
-            run(y, x),
-            run(y, Anchor(x)),
-            marked(y, x, everyone),
-            marked(y, x, everyone[0, :1]),
-        )
+        presences = None, each | ~each, some[:1]
+        whole = [marked(y, x, presence) for presence in presences]
+        return partly, (run(y, x), *whole)
 
     for expected, *others in all_of(y, x, some, each):
         for other in others:

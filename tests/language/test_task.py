@@ -107,8 +107,8 @@ def test_chosen_positions_stand_for_all_of_a_row():
 
     @compiled
     def draw(key):
-        choose_one = lambda key: choose(key, weights, 3)
-        return jax.vmap(choose_one)(jax.random.split(key, 2000))
+        keys = jax.random.split(key, 2000)
+        return jax.vmap(lambda key: choose(key, weights, 3))(keys)
 
     chosen, shares = draw(jax.random.key(0))
     assert chosen.shape == (2000, 2, 3)

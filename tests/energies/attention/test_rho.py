@@ -100,13 +100,14 @@ def test_a_tiny_scale_does_not_overflow():
     """Half the squared distance over the scale is beyond float32 here."""
     z = np.array([0.0, 1e-25, 1e5, 1e30], np.float32)
     scale = 1e-30
-    rhos = {name: table.RHOS[name](scale) for name in ("log", "cauchy")}
+    weights = {"log": (1.0, np.log(scale)), "cauchy": (scale, 0.0)}
+    rhos = {name: table.RHOS[name](scale) for name in weights}
     curves = compiled(
         lambda z: {name: (rho.value(z), rho.log_slope(z)) for name, rho in rhos.items()}
     )(z)
     exact = np.log1p(np.float64(z) / scale)
     for name, (value, slope) in curves.items():
-        weight, shift = (1.0, np.log(scale)) if name == "log" else (scale, 0.0)
+        weight, shift = weights[name]
         near = {"rtol": 1e-5, "err_msg": name}
         assert_allclose(value, weight * exact + shift, atol=1e-4 * weight, **near)
         assert_allclose(slope, np.log(weight / scale) - exact, atol=1e-4, **near)
