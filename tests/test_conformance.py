@@ -11,23 +11,26 @@ from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 
 import unroll_jax as uj
+from tests.energies.comparing import both, shapes_of
 from tests.marks import in_float64, nightly
-from tests.reference import compiled, jax_array
+from tests.models.drawing import moved, vdot
+from tests.reference import (
+    compiled,
+    directional_derivative,
+    gaussian,
+    gaussian_like,
+    jax_array,
+)
 from unroll_jax.certificates import Outcome
+from unroll_jax.energies import AttentionParams
 
 BATCH = (2, 3)  # of all draws. An example does not depend on its batch, see below
 KEYS = 200
 SCALES = np.random.default_rng(2).permutation(np.logspace(-3.0, 3.0, KEYS))
-# keys, or a signal
-NEED_THEIR_INPUT = {
-    "cross_attention",
-    "lista",
-    "dust",
-    "fast_weights",
-    "proximal_fast_weights",
-}
 # whose anchors mark keys or pairs
 OF_KEYS = {"cross_attention", "fast_weights", "proximal_fast_weights"}
+# keys, or a signal
+NEED_THEIR_INPUT = OF_KEYS | {"lista", "dust"}
 every_system = pytest.mark.parametrize("name", uj.DESCENTS)
 both_dtypes = pytest.mark.parametrize(
     "dtype", ["float32", pytest.param("float64", marks=nightly)]
@@ -47,13 +50,14 @@ def many(name):
         return descent.init(key_init), y, x
 
     @compiled
-    def run(keys):
+    def run(seed):
+        keys = jax.random.split(jax.random.key(seed, impl="rbg"), KEYS)
         draws = jax.lax.map(one, keys)  # compiles quicker than vmap
         return draws, take_steps(name, descents[0], *draws)
 
     with jax.enable_x64(False):
-        draws, steps = run(jax.random.split(jax.random.key(1, impl="rbg"), KEYS))
-        return descents[0], draws, steps
+        results = run(1)
+        return descents[0], *results
 
 
 def take_steps(name, descent, params, *tokens):
@@ -76,23 +80,17 @@ def take_steps(name, descent, params, *tokens):
 
 def draw(name, place, batch, dtype):
     descent, (params, y, x), _ = many(name)
-    corner = {0: (place, 0, 0), 1: (place, 0), 2: (place,)}[len(batch)]
-    params = jax.tree.map(lambda leaf: leaf[place], params)
-    tokens = y[corner], x if x is None else x[corner]
-    return descent, *jax.tree.map(lambda leaf: leaf.astype(dtype), (params, *tokens))
+    corner = (place, 0, 0)[: 3 - len(batch)]
+    take = lambda tree, at: jax.tree.map(lambda leaf: leaf[at].astype(dtype), tree)
+    return descent, take(params, place), *take((y, x), corner)
 
 
 @every_system
 def test_an_example_has_the_batch_asked_for(name):
-    entry = uj.DESCENTS[name]
-    key = jax.random.key(0, impl="rbg")
+    event_ndim = uj.DESCENTS[name].event_ndim
     for batch in ((), (3,)):  # all tests below draw (2, 3)
-        drawn = jax.eval_shape(
-            lambda key, batch=batch: entry.example(key, batch)[1:], key
-        )
-        assert {leaf.shape[: -entry.event_ndim] for leaf in jax.tree.leaves(drawn)} == {
-            batch
-        }
+        leaves = jax.tree.leaves(shapes_of(name, batch)[2:])
+        assert {leaf.shape[:-event_ndim] for leaf in leaves} == {batch}
 
 
 def energies_and_roundoff(energy, params, y, stepped, x, event_ndim=2):
@@ -106,8 +104,7 @@ def energies_and_roundoff(energy, params, y, stepped, x, event_ndim=2):
     event = tuple(range(-event_ndim, 0))
     largest = [
         jnp.max(jnp.abs(array), axis=event)
-        for array in (y, stepped, x)
-        if array is not None
+        for array in jax.tree.leaves((y, stepped, x))
     ]
     size = functools.reduce(jnp.maximum, largest)
 
@@ -117,12 +114,12 @@ def energies_and_roundoff(energy, params, y, stepped, x, event_ndim=2):
         return jnp.sum(energies), energies
 
     def sensitivity(y):
-        gradients, energies = jax.grad(
-            total, (0,) if x is None else (0, 1), has_aux=True
-        )(y, x)
-        return energies, sum(
-            jnp.sum(jnp.abs(g), axis=event) for g in gradients
-        ) * size + jnp.abs(energies)
+        gradients, energies = jax.grad(total, (0, 1), has_aux=True)(y, x)
+        slopes = [
+            jnp.sum(jnp.abs(gradient), axis=event)
+            for gradient in jax.tree.leaves(gradients)
+        ]
+        return energies, sum(slopes) * size + jnp.abs(energies)
 
     energies, sensitivities = jax.vmap(sensitivity)(jnp.stack([y, stepped]))
     return energies, 32.0 * jnp.finfo(y.dtype).eps * jnp.sum(sensitivities, axis=0)
@@ -140,20 +137,17 @@ def test_every_step_lowers_its_energy_where_its_condition_holds(name, dtype):
             run = compiled(functools.partial(take_steps, name, descent))
             results = run(*jax.tree.map(np.float64, draws))
     held, energies, tolerance = results
-    before = energies[:, 0][held]
-    after = energies[:, 1][held]
+    before, after = np.moveaxis(energies, 1, 0)[:, held]
     tolerance = tolerance[held]
     # a condition must hold often
     assert np.mean(held) >= (1.0 if condition is None else 0.3)
     assert np.all(np.isfinite(before) & np.isfinite(tolerance))
     rose = after > before + tolerance
     worst = np.argmax(after - before)
-    message = (
-        f"{name}: {np.mean(rose):.0%} of draws raise the energy, one from"
-        f" {before[worst]:g} to {after[worst]:g}"
-    )
     assert not np.any(rose), (
-        f"{message}; see 'An energy rises' in docs/how_to/troubleshooting.md"
+        f"{name}: {np.mean(rose):.0%} of draws raise the energy, one from"
+        f" {before[worst]:g} to {after[worst]:g}; see 'An energy rises' in"
+        " docs/how_to/troubleshooting.md"
     )
     # by more than round-off: the step moves
     assert np.mean(after < before - tolerance) > 0.4
@@ -167,7 +161,7 @@ def test_the_check_finds_the_step_that_rises():
     y = jax_array(np.concatenate([1000.0 * np.eye(1, 7), leaves]))
     exact = uj.attention(ridge=1.0)
     printed = uj.attention(form="softmax")
-    params = exact.init(jax.random.key(0))
+    params = AttentionParams(None)
 
     @compiled
     def check(y):
@@ -177,7 +171,7 @@ def test_the_check_finds_the_step_that_rises():
         )(stepped)
 
     for (before, after), tolerance, rises in zip(*check(y), (True, False), strict=True):
-        assert (float(after) > float(before) + float(tolerance)) == rises
+        assert (after > before + tolerance) == rises
 
 
 @functools.cache
@@ -215,8 +209,8 @@ def test_batches_and_step_and_energy_are_each_alone(name):
     stepped, energies = alone
     assert energies.shape == BATCH
     for place in np.ndindex(BATCH):
-        one = y[place], None if x is None else x[place]
-        energy, _, step = slope_and_step(name)(params, *one)
+        one = jax.tree.map(lambda leaf: leaf[place], (y, x))  # noqa: B023
+        energy, _, step = slope_and_step(name, params, *one)
         assert_allclose(energies[place], energy, rtol=1e-10, atol=1e-10)
         assert_allclose(stepped[place], step, rtol=1e-10, atol=1e-10)
 
@@ -245,14 +239,42 @@ def test_an_input_left_out_is_zero_or_missed(name):
 
 
 @functools.cache
-def slope_and_step(name):
+def derivatives(name):
+    """Energy and step without batch axes, and the gradients of the energy and of the
+    step's product with a weight."""
     descent = many(name)[0]
-    return compiled(
-        lambda p, y, x: (
-            *jax.value_and_grad(descent.energy, 1)(p, y, x),
-            descent.step(p, y, x),
-        )
-    )
+
+    @compiled
+    def run(weight, *point):
+        values, pull = jax.vjp(functools.partial(both, descent), *point)
+        return values, pull((1.0, weight))
+
+    return run
+
+
+def slope_and_step(name, params, y, x):
+    (energy, step), slopes = derivatives(name)(np.zeros_like(y), params, y, x)
+    return energy, slopes[1], step
+
+
+@pytest.mark.usefixtures("x64", "unchecked")
+@every_system
+def test_derivatives_equal_finite_differences(name):
+    """Derivatives in parameters, state and input along one direction. Further layers
+    are in energies/test_every_system.py."""
+    _, params, y, x = draw(name, 0, (), "float64")
+    point = gaussian_like(params, scale=0.5), y, x
+    direction = gaussian_like(point, seed=3)
+    weight = gaussian(*y.shape, seed=4)
+
+    def value(distance):
+        there = moved(point, direction, distance)
+        energy, step = derivatives(name)(weight, *there)[0]
+        return energy + np.vdot(weight, step)
+
+    slope = vdot(derivatives(name)(weight, *point)[1], direction)
+    expected = directional_derivative(value, 0.0, 1.0, width=1e-5)
+    assert_allclose(slope, expected, rtol=1e-6, atol=1e-7)
 
 
 def minimiser(name, place):
@@ -262,11 +284,11 @@ def minimiser(name, place):
     search = {"method": "BFGS", "options": {"gtol": 1e-10, "maxiter": 2000}}
     if name == "crate":
         precise = {"gtol": 1e-11, "ftol": 1e-16, "maxiter": 2000, "maxcor": 40}
-        within = {"bounds": [(0.0, None)] * y.size, "options": precise}
-        search = {"method": "L-BFGS-B", **within}
+        bounds = [(0.0, None)] * y.size
+        search = {"method": "L-BFGS-B", "bounds": bounds, "options": precise}
 
     def objective(flat):
-        energy, gradient, _ = slope_and_step(name)(params, flat.reshape(y.shape), x)
+        energy, gradient, _ = slope_and_step(name, params, flat.reshape(y.shape), x)
         return float(energy), np.ravel(gradient)
 
     for _ in range(3):  # started again where round-off ended it early
@@ -283,7 +305,7 @@ def consensus(name, place):
     _, params, y, _ = draw(name, place, (), "float64")
     # its inverse below has a nonnegative image of ones
     params = params._replace(W_f=params.W_f @ params.W_f.T)
-    anchor = np.ones((1, y.shape[-1])) @ (np.eye(y.shape[-1]) + params.W_f)
+    anchor = np.ones(y.shape) @ (np.eye(y.shape[-1]) + params.W_f)
     return params, np.ones(y.shape), anchor
 
 
@@ -326,18 +348,12 @@ def test_only_stationary_points_are_fixed_points(name):
     """
     for place in range(2):
         params, y, x = STATIONARY.get(name, minimiser)(name, place)
-        _, gradient, stepped = slope_and_step(name)(params, y, x)
-        outwards = (
-            (y == 0.0) & (gradient > 0.0)
-            if name == "crate"
-            else np.zeros(y.shape, bool)
-        )
+        _, gradient, stepped = slope_and_step(name, params, y, x)
+        outwards = (name == "crate") & (y == 0.0) & (gradient > 0.0)
         assert_allclose(np.where(outwards, 0.0, gradient), 0.0, atol=1e-7)
-        assert_allclose(
-            seen(name, params, np.asarray(stepped)), seen(name, params, y), atol=1e-6
-        )
+        assert_allclose(seen(name, params, stepped), seen(name, params, y), atol=1e-6)
     _, params, y, x = draw(name, 0, (), "float64")
-    _, gradient, stepped = slope_and_step(name)(params, y, x)
+    _, gradient, stepped = slope_and_step(name, params, y, x)
     assert np.max(np.abs(gradient)) > 1e-4
     assert np.max(np.abs(stepped - y)) > 1e-4
 

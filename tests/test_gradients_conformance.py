@@ -135,9 +135,9 @@ def results(name, dtype):
         # of the energy and of the step
         outputs = [run(changed, *tokens, one) for one in ((1.0, 0.0), (0.0, 1.0))]
         of_energy, of_step = jax.tree.map(np.float64, outputs)
-        stack = functools.partial(jax.tree.map, lambda *each: np.stack(each))
+        stack = lambda *each: np.stack(each)
         return [
-            one and (one[0], stack(one[1], other[1]))
+            one and (one[0], jax.tree.map(stack, one[1], other[1]))
             for one, other in zip(of_energy, of_step, strict=True)
         ]
 

@@ -46,9 +46,7 @@ Y = ones(2, N, DIM)
 H = ones(N, ATOMS)
 SQUARE = AsymmetricLayer(np.ones((3, 2)), np.ones((3, 3)))
 OPTEQ = uj.opteq(4, 6, 3)
-MATRIX = uj.OptEqParams(*(ones(*shape) for shape in ((6, 4), (6, 3), (6,))))._replace(
-    W=0.1 * ones(6, 4)
-)
+MATRIX = uj.OptEqParams(np.full((6, 4), 0.1, np.float32), ones(6, 3), ones(6))
 FREE = UnrolledLayerParams(ones(2, 3), ones(3, 3), ones(3, 3))
 PAIRS = [ones(2, 9, 4), ones(2, 9, 4), ones(2, 9, 3), ones(2, 9)]
 CUDNN = {"form": "softmax", "kernel": "cudnn"}
@@ -64,7 +62,7 @@ NAMES = {
 # By the error, the words of the message that name the argument, and the calls.
 CALLS = r"""
 ValueError
-weight: energies.elastic_net(1.0, jnp.array([1.0, -2.0]))
+weight: energies.elastic_net(1.0, np.float32([1.0, -2.0]))
 rank: uj.dust(DIM, ATOMS, attention_scale=0.5, rank=2)
 form: energies.regularised(OPTEQ, energies.decorrelation())
 step_size: uj.fast_weights(2, 2, step_size=3.0); energies.soft_threshold().prox(ones(2), -1.0);
@@ -77,25 +75,25 @@ layers[1]: energies.symmetric_embedding([SQUARE, AsymmetricLayer(np.ones((4, 2))
 layers[0]: energies.symmetric_embedding([AsymmetricLayer(np.ones((2, 2)), np.ones((3, 3)))])
 mask: uj.dust(DIM, ATOMS, form="plain", mask=np.eye(N, dtype=bool));
     jax.eval_shape(lambda mask: uj.attention(mask=mask).step(NONE, Y), ones(N, N, dtype=bool))
-W must be a square matrix: energies.opteq_objective(MATRIX, ones(4))
+W must be a square matrix: jax.eval_shape(energies.opteq_objective, MATRIX, ones(4))
 kernel must be "xla" with a mask: uj.attention(kernel="pallas", mask=PAIR)
 kernel must be "xla" or "pallas" but for: uj.attention(**CUDNN | {"form": "jacobi"})
 block must be None or one of: uj.attention(kernel="pallas", block=48)
-rho 'square' must be concave: jax.jit(lambda y: (uj.attention(rho=jnp.square), y)[1])(Y)
+rho 'square' must be concave: jax.eval_shape(lambda y: (uj.attention(rho=jax.jit(jnp.square)), y)[1], Y)
 rho '<lambda>' must be concave, but its mean slope rises from 1 to 1.12202 between z=89.1251 and z=112.202:
     uj.attention(rho=jax.jit(lambda z: z + 0.01 * jnp.maximum(z - 100.0, 0.0) ** 2))
 rho '<lambda>' must be nondecreasing, but falls: uj.attention(rho=jax.jit(lambda z: z * jnp.exp(-z)))
 rho 'log' must be finite on [0, inf), but at z=0 it is -inf: uj.attention(rho=jnp.log)
 rho 'sum' must be elementwise, but its value turns shape: uj.attention(rho=jnp.sum)
 rho 'cumsum' must be elementwise: uj.attention(rho=jnp.cumsum);
-    jax.jit(lambda y: (uj.attention(rho=jnp.cumsum), y)[1])(Y)
+    jax.eval_shape(lambda y: (uj.attention(rho=jnp.cumsum), y)[1], Y)
 rho 'sqrt' must have the derivative of its value as slope: uj.attention(rho=uj.Rho(jnp.sqrt, jax.jit(lambda z: 1.0 / (1.0 + z))))
-rho 'sqrt' must have a finite slope beyond z=0: uj.attention(rho=uj.Rho(jnp.sqrt, lambda z: 0.5 / jnp.sqrt(z - 1.0)))
+rho 'sqrt' must have a finite slope beyond z=0: uj.attention(rho=uj.Rho(jnp.sqrt, jax.jit(lambda z: 0.5 / jnp.sqrt(z - 1.0))))
 equal, but there it is inf in float64: uj.attention(rho=jnp.sqrt)
 equal, but there it is nan in float64: uj.attention(rho=jax.jit(lambda z: (z * z) ** 0.125))
 equal, but there it is inf in float32: uj.attention(rho=jax.jit(lambda z: jnp.sqrt(z + 1e-60)))
 rho 'log1p' must have log(slope) as log_slope:
-    uj.attention(rho=uj.Rho(jnp.log1p, lambda z: 1.0 / (1.0 + z), jnp.negative))
+    uj.attention(rho=uj.Rho(jnp.log1p, jax.jit(lambda z: 1.0 / (1.0 + z)), jnp.negative))
 slopes in [0, 1]: energies.activation(jax.jit(jax.nn.gelu), lambda z: z)
 step_size must be finite and at least 0: energies.tanh().prox(ones(2), -1.0); energies.sigmoid().prox(ones(2), np.nan);
     energies.softplus().prox(ones(2), np.inf); energies.leaky_relu().prox(ones(2), -1.0)
@@ -104,7 +102,7 @@ must have a finite slope at z=0: uj.causal_attention(rho=jnp.sqrt);
     uj.multihead_attention(2, num_heads=1, rho=jnp.sqrt)
 blocks: energies.deep_opteq_objective((), (ones(4),))
 rates: uj.delta_rule(*PAIRS[:3], ones(3))
-rates[0, 0] must be at least 0: uj.delta_rule(*PAIRS[:3], -PAIRS[3]); uj.mesa(*PAIRS[:3], -PAIRS[3])
+rates[0, 0] must be at least 0: uj.delta_rule(*PAIRS[:3], np.negative(PAIRS[3])); uj.mesa(*PAIRS[:3], np.negative(PAIRS[3]))
 state: jax.eval_shape(lambda: uj.delta_rule(*PAIRS, state=ones(3, 4)))
 state.H: jax.eval_shape(lambda: uj.mesa(*PAIRS, state=energies.MesaState(ones(4, 4), ones(4, 3))))
 state.G: jax.eval_shape(lambda: uj.mesa(*PAIRS, state=energies.MesaState(ones(2, 4, 4), ones(4, 3))))

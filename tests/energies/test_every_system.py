@@ -53,8 +53,6 @@ FURTHER = {
 }
 # the same of the first three tokens
 SHORTER = {"attention, student": uj.attention(**GRAPH, mask=CHAIN[:3, :3])}
-# Further layers with a custom derivative: of pairs, heads and weights.
-DIFFERENTIATED = ("attention, student", "heads, wide", "feedforward, spectrum")
 
 
 @functools.cache
@@ -75,10 +73,12 @@ def drawn(name):
 
 
 @pytest.mark.usefixtures("x64", "unchecked")
-@pytest.mark.parametrize("name", [*uj.DESCENTS, *DIFFERENTIATED])
-def test_derivatives_equal_finite_differences(name):
+@pytest.mark.parametrize(
+    "name", ["attention, student", "heads, wide", "feedforward, spectrum"]
+)
+def test_derivatives_of_pairs_heads_and_weights_equal_finite_differences(name):
     """Derivatives of the energy and a random sum over the step, in parameters, state
-    and input along one direction."""
+    and input along one direction. Those of `DESCENTS` are in test_conformance.py."""
     layer, *point = drawn(name)
     weight = gaussian(*point[1].shape, seed=4)
 
@@ -120,33 +120,20 @@ def test_absent_tokens_neither_count_nor_move(name):
 
 @pytest.mark.usefixtures("x64", "unchecked")
 def test_marks_of_tokens_broadcast_and_map():
-    layer, (y, x) = (
-        uj.attention(ridge=0.5),
-        gaussian(2, 3, TOKENS, DIM),
-    )
+    y, x = gaussian(2, 3, TOKENS, DIM)
     some = np.arange(TOKENS) < 3
-    everyone = np.ones((3, TOKENS), bool)
+    each = np.tile(some, (3, 1))
 
     @compiled
-    def all_of(y, x, some, everyone):
-        def run(y, x):
-            return uj.unroll(layer, AttentionParams(None), y, x, num_layers=2, unroll=1)
-
+    def all_of(y, x, some, each):
+        run = functools.partial(both, uj.attention(ridge=0.5), AttentionParams(None))
         marked = lambda y, x, present: run(y, Anchor(x, present))
-        each = jnp.broadcast_to(some, everyone.shape)
-        partly = (
-            marked(y, x, some),
-            marked(y, x, each),
-            jax.vmap(marked, out_axes=(0, 1))(y, x, each),
-        )
-        return partly, (
-            run(y, x),
-            run(y, Anchor(x)),
-            marked(y, x, everyone),
-            marked(y, x, jnp.ones((1,), bool)),
-        )
+        partly = marked(y, x, some), marked(y, x, each), jax.vmap(marked)(y, x, each)
+        presences = None, each | ~each, some[:1]
+        whole = [marked(y, x, presence) for presence in presences]
+        return partly, (run(y, x), *whole)
 
-    for expected, *others in all_of(y, x, some, everyone):
+    for expected, *others in all_of(y, x, some, each):
         for other in others:
             chex.assert_trees_all_close(other, expected, rtol=1e-12)
 
@@ -182,12 +169,17 @@ def test_an_input_that_broadcasts_is_one_written_out(name):
         assert np.max(np.abs(moved)) > 0.01, "the input does nothing"
 
 
+def narrow(name):
+    """A layer, parameters in float32, and state and input in bfloat16."""
+    layer, params, *arrays = drawn(name)
+    tokens = jax.tree.map(lambda leaf: jax_array(leaf, jnp.bfloat16), arrays)
+    return layer, jax.tree.map(np.float32, params), *tokens
+
+
 @nightly
 @pytest.mark.parametrize("name", uj.DESCENTS)
 def test_bfloat16_states_keep_their_dtype_and_are_computed_in_float32(name):
-    layer, params, *arrays = drawn(name)
-    params = jax.tree.map(np.float32, params)
-    y, x = jax.tree.map(lambda leaf: jax_array(leaf, jnp.bfloat16), arrays)
+    layer, params, y, x = narrow(name)
     wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), (y, x))
     (energy, stepped), (expected, moved) = compiled(
         lambda p: (both(layer, p, y, x), both(layer, p, *wide))
@@ -207,22 +199,14 @@ def test_bfloat16_states_keep_their_dtype_and_are_computed_in_float32(name):
 )
 def test_strict_promotion_of_bfloat16_passes(name):
     """All quick tests of float32 run under it."""
-    descent, params, *arrays = drawn(name)
-    params = jax.tree.map(np.float32, params)
-    y, x = jax.tree.map(lambda leaf: jax_array(leaf, jnp.bfloat16), arrays)
+    layer, params, y, x = narrow(name)
     of_keys = name == "cross_attention" or "fast_weights" in name
     rows = x if of_keys else y
     masked = Anchor(x, np.ones(rows.shape[:-1], bool))
 
     def derivatives(params, y, x):
-        values, pull = jax.vjp(
-            lambda params, y: (
-                descent.energy(params, y, x),
-                descent.step(params, y, x),
-            ),
-            params,
-            y,
-        )
+        of_point = lambda params, y: both(layer, params, y, x)
+        values, pull = jax.vjp(of_point, params, y)
         return values, pull(values)
 
     with jax.numpy_dtype_promotion("strict"):

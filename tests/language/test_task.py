@@ -104,8 +104,13 @@ def test_layers_that_are_read_are_counted_back_from_the_last():
 def test_chosen_positions_stand_for_all_of_a_row():
     weights = np.zeros((2, 8), np.float32)
     weights[0, :6], weights[1, 2] = 1.0, 1.0
-    draw = jax.jit(jax.vmap(lambda key: choose(key, weights, 3)))
-    chosen, shares = map(np.asarray, draw(jax.random.split(jax.random.key(0), 2000)))
+
+    @compiled
+    def draw(key):
+        keys = jax.random.split(key, 2000)
+        return jax.vmap(lambda key: choose(key, weights, 3))(keys)
+
+    chosen, shares = draw(jax.random.key(0))
     assert chosen.shape == (2000, 2, 3)
     assert_allclose(shares.sum(axis=-1), np.tile([6.0, 1.0], (2000, 1)))
     assert set(np.unique(chosen[:, 0])) == set(range(6))
@@ -147,7 +152,8 @@ def test_noise_has_the_stated_strength_in_training(task_of):
         drawn = draw(jax.random.key(0)).noise
         assert drawn.shape == (*rows.tokens.shape, 8)
         assert np.std(drawn) == pytest.approx(expected, rel=0.03)
-    assert task.corrupt(rows, Trial(0.0), jax.random.key(0)).noise is None
+    without = functools.partial(task.corrupt, rows, Trial(0.0))
+    assert jax.eval_shape(without, jax.random.key(0)).noise is None
     assert task.inner.data.embedding_std == 1.0, "as drawn embeddings start"
 
 
@@ -181,16 +187,14 @@ def test_dropout_is_of_steps_of_training_and_not_of_readings(started):
     rows = next(task.batches(0, 0, None))
     training = base.trial._replace(augment=True)
 
-    def losses(one, trial):
-        drawn = one.corrupt(rows, trial, jax.random.key(0))
-        found = jax.jit(one.losses, static_argnums=2)(params, drawn, trial)
-        return np.asarray(found[0])
+    @compiled
+    def losses(params, key):
+        def of(one, trial):
+            return one.losses(params, one.corrupt(rows, trial, key), trial)[0]
 
-    plain, reading, step = (
-        losses(base, training),
-        losses(task, base.trial),
-        losses(task, training),
-    )
+        return of(base, training), of(task, base.trial), of(task, training)
+
+    plain, reading, step = losses(params, jax.random.key(0))
     assert_array_equal(plain, reading)
     assert_allclose(plain[:, 0], step[:, 0], rtol=1e-6)
     assert not np.any(plain[:, 1:] == step[:, 1:])

@@ -2,6 +2,7 @@
 gradients, memory, its program."""
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from tests.models import (
 )
 from tests.models import test_unrolled_transformer as ut
 from tests.models.drawing import drawn, float64, moved, normal, vdot
-from tests.reference import compiled, gaussian, gaussian_like, jax_array
+from tests.reference import compiled, gaussian, gaussian_like
 from unroll_jax.models import (
     DUST,
     LISTA,
@@ -154,16 +155,11 @@ def test_outputs_gradients_records_and_perturbations_equal_the_reference(
             return model.apply(params, x, record=record, **options)
 
         records, pull = jax.vjp(apply, params)
-        return (
-            records,
-            pull((jnp.asarray(weight), *map(jnp.zeros_like, records[1:])))[0],
-        )
+        return records, pull((weight, *map(jnp.zeros_like, records[1:])))[0]
 
     (outputs, losses, largest), gradient = run(params, 0, 0.0)
     if name != "encoder":
-        lost, noisy = (
-            np.asarray(run(params, *each)[0][0]) for each in ((2, 0.0), (0, 0.1))
-        )
+        lost, noisy = (run(params, *each)[0][0] for each in ((2, 0.0), (0, 0.1)))
         if name != "dust":  # its layers read codes by different dictionaries
             assert_allclose(lost[2], outputs[1], rtol=1e-9, atol=1e-10)
         assert not np.allclose(lost[3], outputs[3])
@@ -195,20 +191,25 @@ NOISE = {"perturbation": gaussian(2, 4, 8, seed=3)}
 SIGNALS = {"x": gaussian(2, 4, 4, seed=4)}
 WORDS = {"tokens": np.array([[3, 7, 2, 9], [8, 2, 4, 5]], np.int32)}
 KINDS_OF_TOKENS = {"token_types": np.array([[0, 0, 1, 1], [0, 1, 1, 0]])}
-OTHERS = {"perturbation": np.nan, "token_types": 99}
+
+
+def fillings(*tokens):
+    return [{"tokens": n, "perturbation": np.nan, "token_types": 99} for n in tokens]
+
+
 # Models, their inputs, and values at the padding: NaN, or a token or a kind out of
 # range.
 PADDED: dict[str, tuple[Any, dict[str, np.ndarray], list[dict[str, Any]]]] = {
     "roberta": (
         ENCODERS["roberta"],
         WORDS | NOISE,
-        [{"tokens": n, **OTHERS} for n in (17, -1, 30)],
+        fillings(17, -1, 30),
     ),
     **{
         f"pooling {kind}": (
             Classifier(ENCODERS["bert"], 3, kind, "tanh"),
             WORDS | KINDS_OF_TOKENS | NOISE,
-            [{"tokens": n, **OTHERS} for n in (17, -1, 30)],
+            fillings(17, -1, 30),
         )
         for kind in POOLINGS
     },
@@ -220,7 +221,7 @@ PADDED: dict[str, tuple[Any, dict[str, np.ndarray], list[dict[str, Any]]]] = {
             max_positions=8,
         ),
         WORDS | NOISE,
-        [{"tokens": n, **OTHERS} for n in (-1, 11, 10**6)],
+        fillings(-1, 11, 10**6),
     ),
     "unrolled transformer": (
         UnrolledTransformer(4, 3, rank=2, unroll=1, **SIXTY_FOUR),
@@ -245,7 +246,7 @@ SLOW = ("roberta", "pooling first", "dust, self_loops=False")
     [pytest.param(n, marks=nightly) if n in SLOW else n for n in PADDED],
 )
 def test_padding_changes_neither_outputs_nor_gradients_of_real_tokens(name):
-    model, inputs, fillings = PADDED[name]
+    model, inputs, paddings = PADDED[name]
     params = drawn(model, next(iter(inputs.values())), scale=0.4)
     direction = gaussian_like(params, seed=5)
 
@@ -265,10 +266,10 @@ def test_padding_changes_neither_outputs_nor_gradients_of_real_tokens(name):
     expected = shifted(0.0)
     first = None
     along = reference.directional_derivative(
-        lambda distance: float(shifted(distance)[0]), 0.0, 1.0, width=1e-4
+        lambda distance: shifted(distance)[0], 0.0, 1.0, width=1e-4
     )
     for where in ([0, 1, 2, 3], [3, 4, 5, 6], [0, 2, 3, 5]):
-        for filling in fillings:
+        for filling in paddings:
 
             def padded(values, filling):
                 longer = np.full((2, 7, *values.shape[2:]), filling, values.dtype)
@@ -297,7 +298,8 @@ def test_bfloat16_layers_keep_float32_parameters_outputs_and_records(name):
     )(params)
 
     def loss(params):
-        return (lambda y: (jnp.sum(y), y))(narrow.apply(params, x, record=lambda y: y))
+        y = narrow.apply(params, x, record=lambda y: y)
+        return jnp.sum(y), y
 
     recorded = jax.eval_shape(jax.value_and_grad(loss, has_aux=True), params)
     leaves = jax.tree.leaves((params, outputs, recorded))
@@ -306,10 +308,8 @@ def test_bfloat16_layers_keep_float32_parameters_outputs_and_records(name):
     # it did compute in bfloat16
     assert np.any(outputs[1:] != expected[1:])
     if jnp.issubdtype(x.dtype, jnp.floating):  # narrow inputs are read out wide
-        assert (
-            jax.eval_shape(wide.apply, params, x.astype(jnp.bfloat16)).dtype
-            == jnp.float32
-        )
+        given = jax.ShapeDtypeStruct(x.shape, jnp.bfloat16)
+        assert jax.eval_shape(wide.apply, params, given).dtype == jnp.float32
     else:
         products = re.findall(
             r"dot_general.*: \((.*)\) ->",
@@ -371,42 +371,47 @@ def test_the_program_does_not_grow_with_depth(name):
 
 
 KINDS = ("int8", "uint8", "int16", "uint16")
+ONE_LAYER = {"num_layers": 1, "vocabulary_size": 300}
 READERS = {
-    "decoder": Decoder(dataclasses.replace(test_decoder.SMALL, vocabulary_size=300)),
+    "decoder": Decoder(dataclasses.replace(test_decoder.SMALL, **ONE_LAYER)),
     "encoder": Encoder(
         dataclasses.replace(
-            test_encoder.SMALL, vocabulary_size=300, padding_token=299, token_types=2
+            test_encoder.SMALL, padding_token=299, token_types=2, **ONE_LAYER
         )
     ),
-    "unrolled classifier": UnrolledClassifier(UnrolledTransformer(4, 2), 300, 2),
+    "unrolled classifier": UnrolledClassifier(UnrolledTransformer(4, 1), 300, 2),
 }
+every_reader = pytest.mark.parametrize("name", READERS)
 
 
-@pytest.mark.parametrize("name", READERS)
-def test_tokens_of_every_integer_type_are_the_same_numbers(name):
-    """The vocabulary has numbers that small integers cannot hold."""
+@functools.cache
+def read_by_kind(name):
+    """Outputs for two rows of tokens of int32, and of each kind of integer."""
     model = READERS[name]
-    tokens = jax_array([[5, 100, 127, 0]])
-    options = {"encoder": "token_types", "decoder": "segments"}
-    ones = {options[name]: jnp.ones_like(tokens)} if name in options else {}
+    option = {"encoder": "token_types", "decoder": "segments"}.get(name)
 
     @compiled
-    def apply(params):
+    def apply(params, tokens):
         def of(kind):
-            given = {key: value.astype(kind) for key, value in ones.items()}
+            given = {option: jnp.ones(tokens.shape, kind)} if option else {}
             return model.apply(params, tokens.astype(kind), **given)
 
         return [of(kind) for kind in ("int32", *KINDS)]
 
-    expected, *others = apply(drawn(model, tokens))
+    params = drawn(model, jax.ShapeDtypeStruct((2, 3), jnp.int32))
+    return lambda tokens: apply(params, np.array(tokens, np.int32))
+
+
+@every_reader
+def test_tokens_of_every_integer_type_are_the_same_numbers(name):
+    """The vocabulary has numbers that small integers cannot hold."""
+    expected, *others = read_by_kind(name)([[5, 100, 127], [0, 6, 7]])
     for kind, actual in zip(KINDS, others, strict=True):
         assert_array_equal(actual, expected, err_msg=kind)
 
 
-@pytest.mark.parametrize("name", READERS)
+@every_reader
 def test_a_token_that_the_vocabulary_lacks_is_nan(name):
-    model = READERS[name]
-    tokens = np.array([[5, 6, -1], [5, 6, 300]], np.int32)
-    outputs = compiled(model.apply)(drawn(model, tokens), tokens)
+    outputs = read_by_kind(name)([[5, 6, -1], [5, 6, 300]])[0]
     rows = outputs.reshape(len(outputs), 2, -1)
     assert np.isnan(rows[0]).any(axis=-1).all()

@@ -14,7 +14,7 @@ from tests.marks import in_float64, nightly
 from tests.models import decoder_reference
 from tests.models.drawing import drawn, float64
 from tests.models.test_decoder import SMALL as DECODER
-from tests.reference import compiled, jax_array
+from tests.reference import compiled
 from unroll_jax.models import (
     NO_TOKEN,
     Decoder,
@@ -33,15 +33,15 @@ from unroll_jax.models.language.sampling import (
 )
 
 SMALL = dataclasses.replace(DECODER, max_positions=60)
+UNTIED = dataclasses.replace(SMALL, tied=False)
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10], [5]]
 COUNT, SIZE = 6, 13  # tokens of an answer, and of the longest text with its answer
 
 
 def small_params(seed=0, dtype=jnp.float32, config=SMALL):
     model = Decoder(config, param_dtype=dtype)
-    return drawn(model, jax.ShapeDtypeStruct((1, 1), jnp.int32), scale=0.6, seed=seed)[
-        "params"
-    ]
+    tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    return drawn(model, tokens, scale=0.6, seed=seed)["params"]
 
 
 def expected_answer(params, prompt, count, key=None, noise=0.0):
@@ -85,23 +85,19 @@ def test_greedy_answers_equal_those_of_full_passes(noise):
 
 
 def test_each_row_ends_with_its_first_stop():
-    params = small_params()
-    whole = np.asarray(
-        generate(SMALL, params, PROMPTS, max_tokens=COUNT, stops=[29]).tokens
+    answer = functools.partial(
+        generate, UNTIED, small_params(config=UNTIED), PROMPTS, max_tokens=COUNT
     )
-    assert not (whole == 29).any()
+    whole = np.asarray(answer(stops=[28]).tokens)
+    assert not (whole == 28).any()
     stop = int(whole[1, 2])
-    answers = jax.device_get(
-        generate(SMALL, params, PROMPTS, max_tokens=COUNT, stops=[stop])
-    )
+    answers = jax.device_get(answer(stops=[stop]))
     for row, answer in enumerate(whole.tolist()):
         kept = answer[: answer.index(stop) + 1] if stop in answer else answer
         assert answers.tokens[row].tolist() == kept + [NO_TOKEN] * (COUNT - len(kept))
-        assert (int(answers.lengths[row]), bool(answers.stopped[row])) == (
-            len(kept),
-            stop in answer,
-        )
-        assert int(answers.calls[row]) == len(kept) - 1
+        assert answers.lengths[row] == len(kept)
+        assert answers.stopped[row] == (stop in answer)
+        assert answers.calls[row] == len(kept) - 1
     assert answers.lengths[1] <= 3
 
 
@@ -131,29 +127,34 @@ def test_the_longest_prompt_that_has_room_is_answered():
 
 
 DRAWN = {"max_tokens": 3, "temperature": 1.5, "noise": 0.3, "top_p": 0.95}
+drafted = functools.partial(speculate, exit_layer=2, draft_length=2)
 
 
 @nightly
 def test_a_row_alone_is_drawn_as_in_a_batch():
     params, keys = small_params(), row_keys(jax.random.key(2, impl="rbg"), 2)
-    for run in (generate, functools.partial(speculate, exit_layer=2, draft_length=2)):
+    for run in (generate, drafted):
         together = run(SMALL, params, PROMPTS[:2], key=keys, **DRAWN).tokens
         alone = run(SMALL, params, PROMPTS[1:2], key=keys[1:], **DRAWN).tokens
         assert_array_equal(alone[0], together[1])
 
 
-def test_a_row_is_drawn_by_its_own_key():
-    """JAX's own vmap draws by the first key of a batch, for this implementation."""
-    params = small_params()
+@functools.cache
+def pairs_of_keys():
+    """Of the implementation for which JAX's own vmap draws by the first of a batch."""
 
     @jax.jit
     def pairs(key):
         keys = row_keys(key, 3)
         return keys[:2], keys[1::-1], keys[1:]
 
-    first, reverse, others = pairs(jax.random.key(2, impl="rbg"))
-    for run in (generate, functools.partial(speculate, exit_layer=2, draft_length=2)):
-        answer = functools.partial(run, SMALL, params, **DRAWN)
+    return pairs(jax.random.key(2, impl="rbg"))
+
+
+def test_a_row_is_drawn_by_its_own_key():
+    first, reverse, others = pairs_of_keys()
+    for run in (generate, drafted):
+        answer = functools.partial(run, UNTIED, small_params(config=UNTIED), **DRAWN)
         together = np.asarray(answer(PROMPTS[:2], key=first).tokens)
         swapped = answer(PROMPTS[1::-1], key=reverse).tokens
         assert_array_equal(swapped, together[::-1])
@@ -167,10 +168,9 @@ def test_every_key_gives_a_row_numbers_in_any_batch():
     def draw(key):
         keys = row_keys(key, 4)
         places = jnp.arange(3)[None]
+        alone = lambda key: position_noise(key[None], places, 2)[0]
         together = position_noise(keys, jnp.tile(places, (4, 1)), 2)
-        return together, [
-            position_noise(keys[row : row + 1], places, 2)[0] for row in range(4)
-        ]
+        return together, jax.lax.map(alone, keys)
 
     for impl in ("threefry2x32", "rbg", "unsafe_rbg"):
         together, alone = draw(jax.random.key(2, impl=impl))
@@ -178,102 +178,79 @@ def test_every_key_gives_a_row_numbers_in_any_batch():
         assert len(np.unique(together)) == together.size
 
 
-def with_nan(params):
-    embedding = np.array(params["embedding"])
-    embedding[5] = np.nan
-    return params | {"embedding": embedding}
-
-
+# of programs of the tests above
 RUNS = {
-    "greedy": (generate, {}),
-    "sampled drafts": (
-        speculate,
-        {
-            "exit_layer": 2,
-            "draft_length": 2,
-            "temperature": 1.0,
-            "top_k": 20,
-            "key": jax.random.key(0),
-        },
+    "greedy": lambda params, keys: generate(
+        UNTIED, params, PROMPTS, max_tokens=COUNT, stops=[28]
+    ),
+    "sampled drafts": lambda params, keys: drafted(
+        UNTIED, params, PROMPTS[:2], key=keys, **DRAWN
     ),
 }
 
 
-@pytest.mark.parametrize(("run", "options"), RUNS.values(), ids=RUNS)
-def test_logits_that_are_not_finite_are_an_error_or_marked(run, options):
-    params = with_nan(small_params())
-    config = dataclasses.replace(SMALL, tied=False)
-    params["head"] = {"embedding": small_params(1)["embedding"]}
-
-    @compiled
-    def answer(params):
-        return run(config, params, [[1, 2], [5]], max_tokens=3, **options)
-
-    answers = answer(params)
-    assert answers.failed.tolist() == [False, True]
-    assert (answers.lengths[1], answers.tokens[1].tolist()) == (0, [NO_TOKEN] * 3)
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+def test_logits_that_are_not_finite_are_an_error_or_marked(run):
+    """Of the prompts that have the token 5."""
+    params = jax.tree.map(np.array, small_params(config=UNTIED))
+    params["embedding"][5] = np.nan
+    given = params, pairs_of_keys()[0]
+    answers = compiled(run)(*given)
+    assert answers.failed.tolist() == [False, True, True][: len(answers.failed)]
+    assert not answers.lengths[1:].any()
+    assert np.all(answers.tokens[1:] == NO_TOKEN)
     assert answers.tokens[0].min() >= 0
-    words = r"params must give logits .* for prompts 1; look for NaN in params"
+    rows = ", ".join(map(str, np.flatnonzero(answers.failed)))
+    words = f"params must give logits .* for prompts {rows}; look for NaN in params"
     with pytest.raises(ValueError, match=words):
-        run(config, params, [[1, 2], [5]], max_tokens=3, **options)
-
-
-def test_small_temperatures_take_the_likeliest_token():
-    logits = np.stack([LOGITS, 1e37 * LOGITS]).astype(np.float32)
-    samplings = [Sampling(temperature) for temperature in (1e-30, 1e-300)]
-
-    @compiled
-    def read(logits):
-        return [log_probabilities(logits, s) for s in samplings]
-
-    for logs in read(logits):
-        assert_array_equal(np.exp(logs), [[1.0, 0.0, 0.0, 0.0, 0.0]] * 2)
+        run(*given)
 
 
 LOGITS = np.log([0.4, 0.1, 0.25, 0.2, 0.05])
 
 
 def cut(shares, kept):
-    shares = np.array(
-        [share if place in kept else 0.0 for place, share in enumerate(shares)]
-    )
+    shares = np.where(np.isin(np.arange(len(shares)), kept), shares, 0.0)
     return shares / shares.sum()
 
 
+LIKELIEST = np.eye(5)[0]
 # Each sampling, and its probabilities.
 SAMPLINGS = [
     (Sampling(1.0), np.exp(LOGITS)),
     (Sampling(0.5), np.exp(2 * LOGITS) / np.exp(2 * LOGITS).sum()),
-    (Sampling(1.0, top_k=2), cut(np.exp(LOGITS), {0, 2})),
+    (Sampling(1.0, top_k=2), cut(np.exp(LOGITS), [0, 2])),
     (Sampling(1.0, top_k=9), np.exp(LOGITS)),
-    (Sampling(1.0, top_p=0.7), cut(np.exp(LOGITS), {0, 2, 3})),
-    (Sampling(1.0, top_p=1e-6), cut(np.exp(LOGITS), {0})),
+    (Sampling(1.0, top_p=0.7), cut(np.exp(LOGITS), [0, 2, 3])),
+    (Sampling(1.0, top_p=1e-6), cut(np.exp(LOGITS), [0])),
     (Sampling(1.0, top_p=1.0), np.exp(LOGITS)),
     # shares of the three that top_k left
-    (Sampling(1.0, top_k=3, top_p=0.7), cut(np.exp(LOGITS), {0, 2})),
+    (Sampling(1.0, top_k=3, top_p=0.7), cut(np.exp(LOGITS), [0, 2])),
+    (Sampling(1e-30), LIKELIEST),
+    (Sampling(1e-300), LIKELIEST),
 ]
 
 
 def test_probabilities_are_sharpened_and_cut():
-    logits = np.stack([LOGITS, LOGITS[::-1]]).astype(np.float32)
+    """Small temperatures, or large logits, take the likeliest token."""
+    logits = np.float32([LOGITS, LOGITS[::-1], 1e37 * LOGITS])
 
     @compiled
     def read(logits):
         return [log_probabilities(logits, s) for s, _ in SAMPLINGS]
 
-    for logs, (sampling, expected) in zip(read(logits), SAMPLINGS, strict=True):
-        assert_allclose(
-            np.exp(logs), [expected, expected[::-1]], atol=1e-6, err_msg=str(sampling)
-        )
+    for logs, (sampling, shares) in zip(read(logits), SAMPLINGS, strict=True):
+        expected = [shares, shares[::-1], LIKELIEST]
+        near = 0.0 if shares is LIKELIEST else 1e-6
+        assert_allclose(np.exp(logs), expected, atol=near, err_msg=str(sampling))
 
 
 def test_tokens_are_drawn_with_their_probabilities():
     rows = 4000
     sampling = Sampling(1.0, top_k=4)
-    logits = jax_array(np.tile(LOGITS, (rows, 1)), jnp.float32)
 
     @compiled
-    def draw(key):
+    def draw(key, logits):
         keys = row_keys(key, rows)
         numbers = [
             jax.random.uniform(
@@ -283,10 +260,11 @@ def test_tokens_are_drawn_with_their_probabilities():
         ]
         return next_tokens(logits, sampling, keys, jnp.zeros(rows, int)), numbers
 
-    tokens, numbers = draw(jax.random.key(3))
-    expected = cut(np.exp(LOGITS), {0, 1, 2, 3})
+    logits = np.tile(np.float32(LOGITS), (rows, 1))
+    tokens, numbers = draw(jax.random.key(3), logits)
+    expected = cut(np.exp(LOGITS), [0, 1, 2, 3])
     shares = np.bincount(tokens, minlength=5) / rows
     # four standard deviations at most
     assert_allclose(shares, expected, atol=4 * np.sqrt(0.25 / rows))
     assert shares[4] == 0.0
-    assert len(set(map(float, numbers))) == len(Stream)
+    assert len(np.unique(numbers)) == len(Stream)

@@ -31,7 +31,10 @@ def tokens(seed, shape, scale=1.0):
 
 
 def jitted(rho: uj.Rho) -> uj.Rho:
-    return uj.Rho(*(part and jax.jit(part) for part in rho[:3]))
+    """One program for all functions of a rho."""
+    of_all = jax.jit(lambda z: [part and part(z) for part in rho[:3]])
+    of = lambda part, n: part and (lambda z: of_all(z)[n])
+    return uj.Rho(*map(of, rho[:3], range(3)))
 
 
 def of_every_rho(

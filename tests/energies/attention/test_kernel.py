@@ -47,11 +47,8 @@ def interpreted(monkeypatch):
 
 
 def close(actual, expected, tolerance):
-    for one, other in zip(
-        jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True
-    ):
-        one = np.asarray(one, np.float64)
-        other = np.asarray(other, np.float64)
+    wide = jax.tree.map(np.float64, (actual, expected))
+    for one, other in zip(*map(jax.tree.leaves, wide), strict=True):
         assert np.all(np.isfinite(other))
         assert np.linalg.norm(one - other) <= tolerance * np.linalg.norm(other) + 1e-30
 
@@ -165,22 +162,18 @@ def test_several_heads_take_it_too():
 @pytest.mark.usefixtures("interpreted", "x64")
 def test_step_and_energy_alone_are_those_of_both():
     y = jax_array(tokens(0, (N, DIM)), np.float32)
-    layer = uj.attention(rho="log", kernel="pallas", block=32)
-    plain = uj.attention(rho="log")
+    layers = [
+        uj.attention(rho="log", kernel="pallas", block=32),
+        uj.attention(rho="log"),
+    ]
 
     @compiled
-    def both_ways(y):
-        def value_and_slope(layer):
-            return jax.value_and_grad(layer.energy, 1)(NO_WEIGHT, y, None)
+    def run(*args):
+        together = [layer.step_and_energy(*args) for layer in layers]
+        energies = [jax.value_and_grad(layer.energy, 1)(*args) for layer in layers]
+        return together, layers[0].step(*args), energies
 
-        together = [one.step_and_energy(NO_WEIGHT, y, None) for one in (layer, plain)]
-        return (
-            together,
-            layer.step(NO_WEIGHT, y, None),
-            [value_and_slope(one) for one in (layer, plain)],
-        )
-
-    together, stepped, energies = both_ways(y)
+    together, stepped, energies = run(NO_WEIGHT, y, None)
     close(*together, 2e-5)
     chex.assert_trees_all_close((stepped, energies[0][0]), together[0], rtol=1e-6)
     close(*energies, 1e-5)

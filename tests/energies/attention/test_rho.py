@@ -1,7 +1,6 @@
 """The functions of distance that attention weights come from."""
 
 import functools
-import itertools
 
 import jax
 import jax.numpy as jnp
@@ -50,12 +49,10 @@ FORMULAS = {
 }
 
 
-def values_and_slopes(rho):
-    rhos = {name: resolve_rho(entry) for name, entry in rho.items()}
+def values_and_slopes(entries):
+    rhos = {name: resolve_rho(entry) for name, entry in entries.items()}
     return compiled(
-        lambda z: {
-            name: (r.value(z), r.slope(z), r.log_slope(z)) for name, r in rhos.items()
-        }
+        lambda z: {name: [of(z) for of in rho[:3]] for name, rho in rhos.items()}
     )
 
 
@@ -87,8 +84,6 @@ def test_every_rho_equals_the_reference_concave_and_nondecreasing(
         with np.errstate(divide="ignore"):
             logarithms = -exact if name == "softmax" else np.log(expected)
         assert_allclose(log_slope, logarithms, rtol=8 * eps, atol=4 * eps, err_msg=name)
-        value = np.asarray(value)
-        slope = np.asarray(slope)
         assert value.dtype == slope.dtype == dtype, name
         assert np.all(slope >= 0.0), name
         assert np.all(np.diff(slope) <= 0.0), name
@@ -105,13 +100,14 @@ def test_a_tiny_scale_does_not_overflow():
     """Half the squared distance over the scale is beyond float32 here."""
     z = np.array([0.0, 1e-25, 1e5, 1e30], np.float32)
     scale = 1e-30
-    rhos = {name: table.RHOS[name](scale) for name in ("log", "cauchy")}
+    weights = {"log": (1.0, np.log(scale)), "cauchy": (scale, 0.0)}
+    rhos = {name: table.RHOS[name](scale) for name in weights}
     curves = compiled(
         lambda z: {name: (rho.value(z), rho.log_slope(z)) for name, rho in rhos.items()}
     )(z)
-    exact = np.log1p(z.astype(float) / scale)
+    exact = np.log1p(np.float64(z) / scale)
     for name, (value, slope) in curves.items():
-        weight, shift = (1.0, np.log(scale)) if name == "log" else (scale, 0.0)
+        weight, shift = weights[name]
         near = {"rtol": 1e-5, "err_msg": name}
         assert_allclose(value, weight * exact + shift, atol=1e-4 * weight, **near)
         assert_allclose(slope, np.log(weight / scale) - exact, atol=1e-4, **near)
@@ -132,22 +128,19 @@ def test_numbers_given_to_a_factory_count():
 
 
 def test_every_rho_has_finite_derivatives_and_keeps_a_nan():
-    rhos = {name: resolve_rho(name) for name in uj.RHOS}
+    functions = {}
+    for name in uj.RHOS:
+        rho = resolve_rho(name)
+        functions |= {f"{name}, value": rho.value, f"{name}, log slope": rho.log_slope}
 
     @compiled
     def all_of(z, nan):
-        functions = {
-            (name, part): getattr(rho, part)
-            for name, rho in rhos.items()
-            for part in ("value", "log_slope")
-        }
-        return [(jax.vmap(jax.grad(f))(z), f(nan)) for f in functions.values()]
+        return {key: (jax.vmap(jax.grad(f))(z), f(nan)) for key, f in functions.items()}
 
-    places = itertools.product(rhos, ("value", "log_slope"))
-    derivatives = all_of(np.float32(DISTANCES), np.full(1, np.nan, np.float32))
-    for place, (derivative, of_nan) in zip(places, derivatives, strict=True):
-        assert np.all(np.isfinite(derivative)), place
-        assert np.isnan(of_nan[0]), place
+    results = all_of(np.float32(DISTANCES), np.full(1, np.nan, np.float32))
+    for key, (derivative, of_nan) in results.items():
+        assert np.all(np.isfinite(derivative)), key
+        assert np.isnan(of_nan[0]), key
 
 
 def test_a_slope_of_zero_has_finite_derivatives():
@@ -185,14 +178,14 @@ GOOD = {
 
 def test_a_function_of_ones_own_is_a_rho():
     """Its slope is its derivative. Steps of such are in test_pairwise_descent.py."""
-    both = {
-        name: (resolve_rho(jax.jit(of_z)).slope, jax.vmap(jax.grad(of_z)))
-        for name, of_z in GOOD.items()
-    }
+    rhos = {name: resolve_rho(jax.jit(of_z)) for name, of_z in GOOD.items()}
 
     @compiled
     def slopes(z):
-        return {name: [slope(z) for slope in pair] for name, pair in both.items()}
+        return {
+            name: (rho.slope(z), jax.vmap(jax.grad(GOOD[name]))(z))
+            for name, rho in rhos.items()
+        }
 
     for name, pair in slopes(np.float32([0.0, 0.5, 9.0])).items():
         assert_allclose(*pair, rtol=1e-6, err_msg=name)
