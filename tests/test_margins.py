@@ -276,11 +276,10 @@ def test_attack_finds_the_smallest_margin_of_a_linear_classifier():
     gaps, distances = gaps_and_distances(x @ LINEAR, LINEAR, y)
     margins = np.where(np.isinf(distances), np.inf, gaps - radius * distances)
     least = margins.min(axis=1)
-    results = run(np.float32(x), y)
-    for start, found in zip(("no key", "a key"), results, strict=True):
+    for found in run(np.float32(x), y):
         # with several classes the descent may turn: it is never below the closed form
-        assert np.all(found >= least - 1e-5), start
-        assert_allclose(found, least, atol=2e-2, err_msg=start)
+        assert np.all(found >= least - 1e-5)
+        assert_allclose(found, least, atol=2e-2)
 
 
 def test_attack_without_a_slope_keeps_the_margin():

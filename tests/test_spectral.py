@@ -10,21 +10,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.energies import opteq_reference as reference
 from tests.marks import in_float64
-from tests.reference import compiled, gaussian, jax_array
+from tests.reference import compiled, gaussian
 from unroll_jax import certificates, spectral
 from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
 
 # arrays are float64 unless a test makes them float32
 pytestmark = in_float64
 IMAGE = (6, 5)
-
-
-def params_of(W):
-    return OptEqParams(
-        W,
-        None,
-        jax_array(np.zeros(W.shape[0 if W.ndim == 2 else -1])),
-    )
 
 
 @compiled
@@ -204,7 +196,7 @@ def test_normalised_convolutions_keep_to_their_bound():
         def scaled(W, certified):
             options = {"bound": 0.8, "image_shape": IMAGE, "num_steps": 200}
             params = certificates.spectral_normalise(
-                params_of(W), certified=certified, **options
+                OptEqParams(W, None, None), certified=certified, **options
             )
             return jnp.sum(params.W**3), params.W
 
@@ -224,7 +216,7 @@ def test_normalised_convolutions_keep_to_their_bound():
 def test_what_is_not_a_number_has_no_number():
     """Above all no rate, no bound and no curvature that looks like one."""
     nan = np.nan
-    params = params_of(np.full((2, 2), np.nan, np.float32))
+    params = OptEqParams(np.full((2, 2), np.nan, np.float32), None, None)
 
     @compiled
     def numbers(nan, params):

@@ -146,16 +146,12 @@ def test_the_equilibrium_of_fast_weights_is_a_mesa_layer():
     @jax.jit
     def run(q, k, v):
         pairs = jnp.concatenate([k, v], axis=-1)
-        layers = [
-            fast_weights(K, V, form=form, ridge=0.5)
-            for form in ("gradient", "proximal")
-        ]
-        equilibria = [
-            equilibrium(
-                one, None, jnp.zeros((2, V, K)), pairs, tol=1e-10, max_steps=5000
-            )
-            for one in layers
-        ]
+        options = {"tol": 1e-10, "max_steps": 5000}
+        equilibria = []
+        for form in ("gradient", "proximal"):
+            layer = fast_weights(K, V, form=form, ridge=0.5)
+            W = jnp.zeros((2, V, K))
+            equilibria.append(equilibrium(layer, None, W, pairs, **options))
         return (
             mesa(q, k, v, jnp.ones(k.shape[:-1]), ridge=0.5, tol=1e-12)[0],
             equilibria,
@@ -183,18 +179,12 @@ def test_gradients_of_sequences(read):
 @pytest.mark.parametrize("layer", [delta_rule, mesa])
 def test_memory_of_value_and_gradient_is_linear_in_the_sequence(layer):
     def temporaries(count):
-        shapes = [
-            jax.ShapeDtypeStruct((count, width), jnp.float32) for width in (16, 16, 16)
-        ]
-        gradient = jax.grad(
-            lambda *arrays: jnp.sum(layer(*arrays)[0] ** 2), (0, 1, 2, 3)
+        wide, rates = (
+            jax.ShapeDtypeStruct((count, *width), jnp.float32) for width in ((16,), ())
         )
-        program = (
-            jax.jit(gradient)
-            .lower(*shapes, jax.ShapeDtypeStruct((count,), jnp.float32))
-            .compile()
-        )
-        return program.memory_analysis().temp_size_in_bytes
+        total = lambda arrays: jnp.sum(layer(*arrays)[0] ** 2)
+        program = jax.jit(jax.grad(total)).lower((wide, wide, wide, rates))
+        return program.compile().memory_analysis().temp_size_in_bytes
 
     assert temporaries(4096) < 4.5 * temporaries(1024)
 

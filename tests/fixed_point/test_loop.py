@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose
 
 import unroll_jax as uj
 from tests.fixed_point.problems import (
+    factored_layer,
     inputs,
     program,
     programs,
@@ -18,7 +19,6 @@ from tests.fixed_point.problems import (
     skew_weights,
     spectrum,
     symmetric_step,
-    symmetric_weights,
 )
 from tests.marks import in_float64, nightly, types_unchecked
 from tests.reference import compiled, gaussian
@@ -259,11 +259,11 @@ def test_an_adjoint_rounds_at_the_size_of_its_solution():
 @pytest.mark.usefixtures("optimised")
 def test_a_tiny_cotangent_keeps_its_accuracy():
     """With the adjoints of the state, and in the small space of a factored layer."""
-    W, U = symmetric_weights(8, 12, square=0.9, dtype=jnp.float32)
-    factored = uj.opteq(8, 12, 3), uj.OptEqParams(W, U, jnp.zeros(12))
+    factored = factored_layer(8, 12)
+    general = symmetric_step, factored[1][:2]
 
     def pulled(x, adjoint):
-        layer, params = (symmetric_step, (W, U)) if adjoint else factored
+        layer, params = general if adjoint else factored
 
         def solve(x):
             return uj.equilibrium(

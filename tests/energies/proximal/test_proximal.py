@@ -1,8 +1,6 @@
 """Penalties and their proximal operators: what holds for all, and elementwise
 activations."""
 
-from typing import NamedTuple
-
 import chex
 import jax
 import jax.numpy as jnp
@@ -209,35 +207,23 @@ NEAR = {
 } | dict.fromkeys((1e7, 1e10), (1e-5, 1e-9))
 
 
-class Solved(NamedTuple):
-    """Proxes of all activations at points y, and tolerances of their error."""
-
-    kind: str
-    y: np.ndarray
-    ratio: float
-    proxes: dict
-    rtol: float
-    atol: float
-
-
 def test_the_prox_of_an_activation_solves_its_equation():
     """y is over six decades. At its own step size the prox is the activation. In
     float32 w - sigma(w) must keep its digits: of softplus far away, of tanh near 0."""
     of_known = known_proxes(Y)
     results = [
-        Solved("known", Y, ratio, of_known[ratio], *NEAR[ratio]) for ratio in KNOWN[1:]
+        ("known", Y, ratio, of_known[ratio], *NEAR[ratio]) for ratio in KNOWN[1:]
     ]
     for ratio, near in NEAR.items():
-        results.append(Solved("traced", Y, ratio, proxes(Y, ratio), *near))
+        results.append(("traced", Y, ratio, proxes(Y, ratio), *near))
     middle = np.float32(np.where(np.abs(Y) < 10.0, Y, 0.3))
     for ratio in (1e3, 1e7, 1e10):
-        near = proxes(middle, ratio)
-        results.append(Solved("float32", middle, ratio, near, rtol=3e-4, atol=1e-7))
-    for each in results:
-        for name, prox in each.proxes.items():
-            exact = exact_prox(FUNCTIONS[name], each.y.astype(float), each.ratio)
-            words = f"{name}, {each.kind}, {each.ratio}"
-            assert_allclose(prox, exact, each.rtol, each.atol, err_msg=words)
+        results.append(("float32", middle, ratio, proxes(middle, ratio), 3e-4, 1e-7))
+    for kind, y, ratio, by_name, rtol, atol in results:
+        for name, prox in by_name.items():
+            exact = exact_prox(FUNCTIONS[name], y.astype(float), ratio)
+            words = f"{name}, {kind}, {ratio}"
+            assert_allclose(prox, exact, rtol, atol, err_msg=words)
     far = proxes(np.full(Y.shape, 1e6, np.float32), 1e8 / STEP)
     for name in ("softplus", "leaky_relu"):
         assert_allclose(far[name], 1e6, rtol=1e-6, err_msg=name)
