@@ -15,7 +15,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.energies import opteq_reference as reference
 from tests.marks import in_float64, nightly
-from tests.reference import compiled, gaussian, jax_array
+from tests.reference import compiled, directional_derivative, gaussian, jax_array
 from unroll_jax import certificates
 from unroll_jax.certificates import (
     contraction_bound,
@@ -89,18 +89,13 @@ def largest_of_symbol(kernel):
 
 def test_gradients_of_convolution_bounds_are_of_the_largest_frequency():
     kernel, direction = gaussian(2, 3, 3, 4, 5, seed=3)
-    gradient = compiled(jax.grad(lambda W: certificates.weight_norm_bound(W, IMAGE)))(
-        kernel
-    )
-    slope = (
-        largest_of_symbol(kernel + 1e-6 * direction)
-        - largest_of_symbol(kernel - 1e-6 * direction)
-    ) / 2e-6
+    bound = functools.partial(certificates.weight_norm_bound, image_shape=IMAGE)
+    gradient = compiled(jax.grad(bound))(kernel)
+    slope = directional_derivative(largest_of_symbol, kernel, direction, width=1e-6)
     assert np.vdot(gradient, direction) == pytest.approx(slope, rel=5e-3)
 
 
-def norm(W):
-    return np.linalg.norm(np.asarray(W), 2)
+norm = functools.partial(np.linalg.norm, ord=2)
 
 
 def test_norms_beyond_squares_in_float32_are_those_of_float64():
