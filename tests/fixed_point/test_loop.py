@@ -1,8 +1,6 @@
 """The loop of both directions: the steps of its solvers and adjoints, and when it
 accelerates."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +9,7 @@ from numpy.testing import assert_allclose
 
 import unroll_jax as uj
 from tests.fixed_point.problems import (
+    factored_layer,
     inputs,
     program,
     programs,
@@ -18,7 +17,6 @@ from tests.fixed_point.problems import (
     skew_weights,
     spectrum,
     symmetric_step,
-    symmetric_weights,
 )
 from tests.marks import in_float64, nightly, types_unchecked
 from tests.reference import compiled, gaussian
@@ -41,7 +39,7 @@ def iterates(solver, step, count):
     rule = StopRule(1e-12, count, float(jnp.finfo(jnp.float64).eps))
 
     def watched(z):
-        jax.debug.callback(lambda z: seen.append(np.array(z[0])), z, ordered=True)
+        jax.debug.callback(lambda z: seen.append(np.array(z)[0]), z, ordered=True)
         return step(z)
 
     run = compiled(lambda z: unroll_solver(watched, z, solver, rule)[0])
@@ -187,11 +185,11 @@ def test_the_adjoint_of_a_general_map_is_a_direct_solve():
 def test_zero_rows_cost_nothing_and_cut_off_rows_say_so():
     J = np.diag(np.linspace(0.0, 0.95, 8)).astype(np.float32)
     v = np.stack([np.zeros(8), np.full(8, 8.0**-0.5)]).astype(np.float32)
-    for name in ("gmres", "conjugate_gradient"):
-        solve = functools.partial(fp.ADJOINTS[name]().solve, lambda w: w @ J)
-        w, info = compiled(lambda v: solve(v, 1e-5, 4))(v)  # noqa: B023
-        assert not np.any(w[0]), name
-        assert info.status.tolist() == [CONVERGED, MAX_STEPS], name
+    both = fp.gmres(), fp.conjugate_gradient()
+    run = compiled(lambda v: [each.solve(lambda w: w @ J, v, 1e-5, 4) for each in both])
+    for w, info in run(v):
+        assert not np.any(w[0])
+        assert info.status.tolist() == [CONVERGED, MAX_STEPS]
 
 
 @in_float64
@@ -230,7 +228,7 @@ def test_an_adjoint_rounds_at_the_size_of_its_solution():
     info = fp.EquilibriumInfo(
         np.full(1, 1e-3, np.float32), np.full(1, 5), np.full(1, MAX_STEPS)
     )
-    zeros = jnp.zeros((1, 3))
+    zeros = np.zeros((1, 3), np.float32)
 
     def loss(probe, size):
         adjoint = fp.Adjoint(lambda operator, v, tol, max_steps: (size * v, info))
@@ -248,21 +246,22 @@ def test_an_adjoint_rounds_at_the_size_of_its_solution():
         return jnp.sum(z)
 
     @compiled
-    def run(probe):
+    def run():
+        probe = fp.zero_probe(1)
         return [jax.grad(loss)(probe, size).converged[0] for size in (1e4, 1.0)]
 
-    assert run(fp.zero_probe(1)) == [1.0, 0.0]
+    assert run() == [1.0, 0.0]
 
 
 @nightly
 @pytest.mark.usefixtures("optimised")
 def test_a_tiny_cotangent_keeps_its_accuracy():
     """With the adjoints of the state, and in the small space of a factored layer."""
-    W, U = symmetric_weights(8, 12, square=0.9, dtype=jnp.float32)
-    factored = uj.opteq(8, 12, 3), uj.OptEqParams(W, U, jnp.zeros(12))
+    factored = factored_layer(8, 12)
+    general = symmetric_step, factored[1][:2]
 
     def pulled(x, adjoint):
-        layer, params = (symmetric_step, (W, U)) if adjoint else factored
+        layer, params = general if adjoint else factored
 
         def solve(x):
             return uj.equilibrium(

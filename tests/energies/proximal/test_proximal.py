@@ -1,8 +1,6 @@
 """Penalties and their proximal operators: what holds for all, and elementwise
 activations."""
 
-from typing import NamedTuple
-
 import chex
 import jax
 import jax.numpy as jnp
@@ -77,23 +75,21 @@ def penalty_of(antiderivative, z):
 
 def test_penalties_of_activations_equal_their_definition():
     y = gaussian(2, 3, 4, 3, seed=1)
-    inside = {}
-    outside = {}
+    points = {}
     for name, (*_, domain) in CASES.items():
-        inside[name] = np.clip(y, *(0.95 * np.array(domain)))
+        inside = np.clip(y, *(0.95 * np.array(domain)))
         ends = [end for end in domain if abs(end) < 50.0]
-        outside[name] = np.repeat(inside[name][None], len(ends), axis=0)
-        for copy, end in zip(outside[name], ends, strict=True):
+        points[name] = np.repeat(inside[None], 1 + len(ends), axis=0)
+        for copy, end in zip(points[name][1:], ends, strict=True):
             copy[..., 2, 1] = end + np.copysign(1e-9, end - np.mean(domain))
 
     @compiled
     def penalties(points):
         return {name: CASES[name][0].penalty(each) for name, each in points.items()}
 
-    for name, penalty in penalties(outside).items():
-        assert_array_equal(penalty, np.inf, err_msg=name)
-    for name, penalty in penalties(inside).items():
-        exact = [penalty_of(CASES[name][1], z) for z in np.ravel(inside[name])]
+    for name, (penalty, *outside) in penalties(points).items():
+        assert_array_equal(outside, np.full_like(outside, np.inf), err_msg=name)
+        exact = [penalty_of(CASES[name][1], z) for z in np.ravel(points[name][0])]
         expected = np.reshape(exact, (2, 3, 12)).sum(axis=-1)
         assert_allclose(penalty, expected, rtol=1e-12, atol=1e-8, err_msg=name)
 
@@ -120,28 +116,25 @@ def test_saturated_activations_have_penalties_of_finite_slope_outwards():
 
 def test_nan_stays_and_the_penalty_of_a_prox_is_finite():
     """Dtypes are in tests/test_strict_promotion.py."""
-    y = gaussian(4, 3, seed=2)
-    missing = np.full_like(y, np.nan)
+    y = np.float32(gaussian(4, 3, seed=2))
     conjugates = [sigma.conjugate for sigma in MONOTONES.values() if sigma.conjugate]
 
     @compiled
-    def measure(y, missing):
+    def measure(y, lost):
         results = {}
-        lost_sums = []
-        for dtype in ("float32", "bfloat16"):
-            point, lost = (each.astype(dtype) for each in (y, missing))
-            lost_sums += [conjugate(lost) for conjugate in conjugates]
-            for name, make in uj.PROXIMALS.items():
-                phi = make()
-                penalties = phi.penalty(phi.prox(point, 0.5)), phi.penalty(lost)
-                results[name, dtype] = phi.prox(lost, 0.5), *penalties
-        return results, lost_sums
+        for name, make in uj.PROXIMALS.items():
+            phi = make()
+            finite = [
+                phi.penalty(phi.prox(each, 0.5)) for each in (y, y.astype("bfloat16"))
+            ]
+            results[name] = phi.prox(lost, 0.5), phi.penalty(lost), finite
+        return results, [conjugate(lost) for conjugate in conjugates]
 
-    results, lost_sums = measure(y, missing)
-    for (name, dtype), (lost, inside, of_missing) in results.items():
-        assert np.isnan(lost).all(), (name, dtype)
-        assert np.isfinite(inside), (name, dtype)
-        assert np.isnan(of_missing) or name == "identity", (name, dtype)
+    results, lost_sums = measure(y, np.nan * y)
+    for name, (lost, of_lost, finite) in results.items():
+        assert np.isnan(lost).all(), name
+        assert np.isnan(of_lost) or name == "identity", name
+        assert np.isfinite(finite).all(), name
     assert np.isnan(lost_sums).all()
 
 
@@ -214,35 +207,23 @@ NEAR = {
 } | dict.fromkeys((1e7, 1e10), (1e-5, 1e-9))
 
 
-class Solved(NamedTuple):
-    """Proxes of all activations at points y, and tolerances of their error."""
-
-    kind: str
-    y: np.ndarray
-    ratio: float
-    proxes: dict
-    rtol: float
-    atol: float
-
-
 def test_the_prox_of_an_activation_solves_its_equation():
     """y is over six decades. At its own step size the prox is the activation. In
     float32 w - sigma(w) must keep its digits: of softplus far away, of tanh near 0."""
     of_known = known_proxes(Y)
     results = [
-        Solved("known", Y, ratio, of_known[ratio], *NEAR[ratio]) for ratio in KNOWN[1:]
+        ("known", Y, ratio, of_known[ratio], *NEAR[ratio]) for ratio in KNOWN[1:]
     ]
     for ratio, near in NEAR.items():
-        results.append(Solved("traced", Y, ratio, proxes(Y, ratio), *near))
+        results.append(("traced", Y, ratio, proxes(Y, ratio), *near))
     middle = np.float32(np.where(np.abs(Y) < 10.0, Y, 0.3))
     for ratio in (1e3, 1e7, 1e10):
-        near = proxes(middle, ratio)
-        results.append(Solved("float32", middle, ratio, near, rtol=3e-4, atol=1e-7))
-    for each in results:
-        for name, prox in each.proxes.items():
-            exact = exact_prox(FUNCTIONS[name], each.y.astype(float), each.ratio)
-            words = f"{name}, {each.kind}, {each.ratio}"
-            assert_allclose(prox, exact, each.rtol, each.atol, err_msg=words)
+        results.append(("float32", middle, ratio, proxes(middle, ratio), 3e-4, 1e-7))
+    for kind, y, ratio, by_name, rtol, atol in results:
+        for name, prox in by_name.items():
+            exact = exact_prox(FUNCTIONS[name], y.astype(float), ratio)
+            words = f"{name}, {kind}, {ratio}"
+            assert_allclose(prox, exact, rtol, atol, err_msg=words)
     far = proxes(np.full(Y.shape, 1e6, np.float32), 1e8 / STEP)
     for name in ("softplus", "leaky_relu"):
         assert_allclose(far[name], 1e6, rtol=1e-6, err_msg=name)
@@ -270,9 +251,8 @@ def test_the_solved_prox_is_right_in_low_precision():
 
 def test_an_activation_can_be_made_inside_a_compiled_function():
     penalty = lambda z: -jnp.log(jnp.cos(z)) - 0.5 * z**2
-    actual = compiled(lambda y: energies.activation(jnp.arctan, penalty).prox(y, 1.0))(
-        np.ones((1, 1), np.float32)
-    )
+    arctan = compiled(lambda y: energies.activation(jnp.arctan, penalty).prox(y, 1.0))
+    actual = arctan(np.ones((1, 1), np.float32))
     assert actual.item() == pytest.approx(np.pi / 4.0)
 
 
