@@ -3,6 +3,8 @@
 import importlib
 import inspect
 import pkgutil
+import subprocess
+import sys
 
 import pytest
 
@@ -117,3 +119,32 @@ def test_every_public_package_is_listed():
     assert (
         set(NAMES) == {"unroll_jax", "unroll_jax.train"} | OF_FLAX | packages | exported
     )
+
+
+# JAX 0.12 forgets what it compiled when parts of it are imported.
+FIRST_USES = """
+import importlib
+import sys
+
+import jax
+import unroll_jax
+
+compiled = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, *_, **__: compiled.append(event) if "backend_compile" in event else 0
+)
+function = jax.jit(lambda x: 2.0 * x)
+function(1.0)
+number = len(compiled)
+for name in unroll_jax.__all__:
+    getattr(unroll_jax, name)
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+function(1.0)
+print(len(compiled) - number)
+"""
+
+
+def test_imports_after_the_first_compile_nothing_again():
+    command = [sys.executable, "-c", FIRST_USES, *NAMES]
+    assert subprocess.check_output(command, text=True) == "0\n"

@@ -43,7 +43,7 @@ def saved_once(tmp_path_factory):
 
 @pytest.fixture
 def saved(saved_once, tmp_path):
-    shutil.copytree(saved_once / "checkpoints", tmp_path / "checkpoints")
+    return shutil.copytree(saved_once / "checkpoints", tmp_path / "checkpoints")
 
 
 def _steps(folder):
@@ -59,15 +59,14 @@ def _newest(folder, log, **options):
         return checkpoints.newest(STATE)
 
 
-@pytest.mark.usefixtures("saved")
-def test_the_two_newest_and_the_best_are_kept(tmp_path):
+def test_the_two_newest_and_the_best_are_kept(tmp_path, saved):
     assert _steps(tmp_path) == [20, 40, 50]
-    unfinished = tmp_path / "checkpoints" / "60.orbax-checkpoint-tmp"
-    shutil.copytree(tmp_path / "checkpoints" / "40", unfinished)
+    unfinished = saved / "60.orbax-checkpoint-tmp"
+    shutil.copytree(saved / "40", unfinished)
     _save(tmp_path, {60: 1.0, 70: 0.5})
     assert not unfinished.exists(), "the remains of a killed save are deleted"
     assert _steps(tmp_path) == [20, 60, 70]
-    with Checkpoints(tmp_path / "checkpoints") as checkpoints:
+    with Checkpoints(saved) as checkpoints:
         assert checkpoints.best(STATE)[0] == 20
 
 
@@ -159,19 +158,17 @@ def test_damage_costs_a_checkpoint_and_never_gives_other_weights(
     assert "Traceback" not in capfd.readouterr().err
 
 
-@pytest.mark.usefixtures("saved")
-def test_a_copy_under_another_step_is_not_read(tmp_path):
-    folder, log = tmp_path / "checkpoints", []
-    shutil.copytree(folder / "20", folder / "60")
-    with Checkpoints(folder, read_only=True, log=log.append) as checkpoints:
+def test_a_copy_under_another_step_is_not_read(saved):
+    log = []
+    shutil.copytree(saved / "20", saved / "60")
+    with Checkpoints(saved, read_only=True, log=log.append) as checkpoints:
         assert checkpoints.newest(STATE).step == 50
         assert_same_bits(checkpoints.best(STATE).state, _state(20))
     assert "it is a copy of the checkpoint of step 20" in log[0]
 
 
-@pytest.mark.usefixtures("saved")
-def test_when_all_are_damaged_they_are_kept(tmp_path):
-    for path in (tmp_path / "checkpoints").glob("*/notes/metadata"):
+def test_when_all_are_damaged_they_are_kept(tmp_path, saved):
+    for path in saved.glob("*/notes/metadata"):
         _truncate(path)
     log = []
     assert _newest(tmp_path, log) is None
@@ -183,39 +180,31 @@ def test_when_all_are_damaged_they_are_kept(tmp_path):
     ]
 
 
-@pytest.mark.usefixtures("saved")
-def test_the_best_falls_back_and_reading_changes_nothing(
-    tmp_path,
-):
-    _truncate(tmp_path / "checkpoints" / "20" / "state" / "_METADATA")
-    unfinished = tmp_path / "checkpoints" / "60.orbax-checkpoint-tmp"
+def test_the_best_falls_back_and_reading_changes_nothing(tmp_path, saved):
+    _truncate(saved / "20" / "state" / "_METADATA")
+    unfinished = saved / "60.orbax-checkpoint-tmp"
     unfinished.mkdir()
     before, log = sorted(tmp_path.rglob("*")), []
-    with Checkpoints(
-        tmp_path / "checkpoints", read_only=True, log=log.append
-    ) as checkpoints:
+    with Checkpoints(saved, read_only=True, log=log.append) as checkpoints:
         assert checkpoints.best(STATE)[0] == 40
     assert sorted(tmp_path.rglob("*")) == before
     assert "checkpoint 20 cannot be read" in log[0]
-    with Checkpoints(tmp_path / "checkpoints", log=log.append) as checkpoints:
+    with Checkpoints(saved, log=log.append) as checkpoints:
         assert checkpoints.best(STATE)[0] == 40
     assert "checkpoint 20 is damaged" in log[1]
 
 
-@pytest.mark.usefixtures("saved")
-def test_the_best_is_read_while_the_run_deletes_others(tmp_path, monkeypatch):
+def test_the_best_is_read_while_the_run_deletes_others(tmp_path, saved, monkeypatch):
     verify, log = Checkpoints._verify, []
 
     def deleted(checkpoints, step, like):
         monkeypatch.setattr(Checkpoints, "_verify", verify)
         _save(tmp_path, {60: 9.0, 70: 0.0})
         for old in (20, 40, 50):
-            shutil.rmtree(tmp_path / "checkpoints" / str(old), ignore_errors=True)
+            shutil.rmtree(saved / str(old), ignore_errors=True)
         return verify(checkpoints, step, like)
 
-    with Checkpoints(
-        tmp_path / "checkpoints", read_only=True, log=log.append
-    ) as checkpoints:
+    with Checkpoints(saved, read_only=True, log=log.append) as checkpoints:
         monkeypatch.setattr(Checkpoints, "_verify", deleted)
         assert checkpoints.best(STATE).step == 60
     assert log == []
@@ -234,10 +223,9 @@ MISFITS = [
 ]
 
 
-@pytest.mark.usefixtures("saved")
-def test_checkpoints_of_another_model_are_refused_and_stay(tmp_path, capfd):
+def test_checkpoints_of_another_model_are_refused_and_stay(tmp_path, saved, capfd):
     log = []
-    with Checkpoints(tmp_path / "checkpoints", log=log.append) as checkpoints:
+    with Checkpoints(saved, log=log.append) as checkpoints:
         for like, message in MISFITS:
             for read in (checkpoints.best, checkpoints.newest):
                 with pytest.raises(UserError, match=f"is of another model: {message}"):
@@ -246,10 +234,9 @@ def test_checkpoints_of_another_model_are_refused_and_stay(tmp_path, capfd):
 
 
 @pytest.mark.parametrize("left", ["notes", "state", None])
-@pytest.mark.usefixtures("saved")
-def test_a_checkpoint_half_deleted_by_a_kill_is_no_hindrance(tmp_path, left):
-    half = tmp_path / "checkpoints" / "10"
-    (tmp_path / "checkpoints" / "40").rename(half)
+def test_a_checkpoint_half_deleted_by_a_kill_is_no_hindrance(tmp_path, saved, left):
+    half = saved / "10"
+    (saved / "40").rename(half)
     for path in sorted(half.rglob("*"), reverse=True):
         if left is None or left not in path.parts:
             path.rmdir() if path.is_dir() else path.unlink()

@@ -116,6 +116,7 @@ def _blocks(images: Array, factor: int) -> Array:
     fits = height % factor == 0 and width % factor == 0
     allowed = f"have sides divisible by {factor}"
     require(fits, "images", allowed, f"shape {images.shape}")
-    rows, columns = height // factor, width // factor
+    rows = height // factor
+    columns = width // factor
     apart = images.reshape(*batch, rows, factor, columns, factor, channels)
     return jnp.swapaxes(apart, -4, -3)

@@ -188,7 +188,8 @@ def _check_given(order: str, violations: Any, problem: Any) -> None:
     wanted = "violations" if order == "simultaneous" else "problem"
     way_out = f"call update(gradient, state, params, {wanted}={wanted})"
     for name, value in {"violations": violations, "problem": problem}.items():
-        given, needed = value is not None, name == wanted
+        given = value is not None
+        needed = name == wanted
         allowed = f"{'be given' if needed else 'be left out'} in order {order!r}"
         got = "one" if given else "none"
         require(given == needed, name, allowed, got, way_out)
