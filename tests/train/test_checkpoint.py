@@ -16,6 +16,7 @@ from tests.train.commands import flip_a_bit
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.core.checkpoint import Checkpoints
 from unroll_jax.train.system.distributed import digest
+from unroll_jax.train.system.files import steps_in
 
 STATE = jax.device_put(
     {"params": np.arange(1000.0), "duals": (np.int32(0), np.ones((3, 4)))}
@@ -46,26 +47,18 @@ def saved(saved_once, tmp_path):
     return shutil.copytree(saved_once / "checkpoints", tmp_path / "checkpoints")
 
 
-def _steps(folder):
-    return sorted(
-        int(path.name)
-        for path in (folder / "checkpoints").iterdir()
-        if path.name.isdigit()
-    )
-
-
 def _newest(folder, log, **options):
     with Checkpoints(folder / "checkpoints", log=log.append, **options) as checkpoints:
         return checkpoints.newest(STATE)
 
 
 def test_the_two_newest_and_the_best_are_kept(tmp_path, saved):
-    assert _steps(tmp_path) == [20, 40, 50]
+    assert steps_in(saved) == [20, 40, 50]
     unfinished = saved / "60.orbax-checkpoint-tmp"
     shutil.copytree(saved / "40", unfinished)
     _save(tmp_path, {60: 1.0, 70: 0.5})
     assert not unfinished.exists(), "the remains of a killed save are deleted"
-    assert _steps(tmp_path) == [20, 60, 70]
+    assert steps_in(saved) == [20, 60, 70]
     with Checkpoints(saved) as checkpoints:
         assert checkpoints.best(STATE)[0] == 20
 
@@ -148,7 +141,7 @@ def test_damage_costs_a_checkpoint_and_never_gives_other_weights(
             assert (folder / "damaged" / "50" / "notes").is_dir(), (
                 "nothing is thrown away"
             )
-            assert _steps(folder) == [20, 40], file
+            assert steps_in(folder / "checkpoints") == [20, 40], file
         else:
             assert (step, log) == (50, []), file
         assert NOTES.items() <= notes.items(), file
@@ -173,11 +166,7 @@ def test_when_all_are_damaged_they_are_kept(tmp_path, saved):
     log = []
     assert _newest(tmp_path, log) is None
     assert "starting again from step 0" in log[-1]
-    assert sorted(path.name for path in (tmp_path / "damaged").iterdir()) == [
-        "20",
-        "40",
-        "50",
-    ]
+    assert steps_in(tmp_path / "damaged") == [20, 40, 50]
 
 
 def test_the_best_falls_back_and_reading_changes_nothing(tmp_path, saved):
@@ -230,7 +219,7 @@ def test_checkpoints_of_another_model_are_refused_and_stay(tmp_path, saved, capf
             for read in (checkpoints.best, checkpoints.newest):
                 with pytest.raises(UserError, match=f"is of another model: {message}"):
                     read(like)
-    assert (log, capfd.readouterr().err, _steps(tmp_path)) == ([], "", [20, 40, 50])
+    assert (log, capfd.readouterr().err, steps_in(saved)) == ([], "", [20, 40, 50])
 
 
 @pytest.mark.parametrize("left", ["notes", "state", None])
@@ -243,7 +232,7 @@ def test_a_checkpoint_half_deleted_by_a_kill_is_no_hindrance(tmp_path, saved, le
     log = []
     assert _newest(tmp_path, log)[0] == 50
     _save(tmp_path, {60: 0.0}, log)
-    assert _steps(tmp_path) == [20, 50, 60]
+    assert steps_in(saved) == [20, 50, 60]
     assert log == []
 
 

@@ -120,21 +120,24 @@ def test_nan_stays_and_the_penalty_of_a_prox_is_finite():
     conjugates = [sigma.conjugate for sigma in MONOTONES.values() if sigma.conjugate]
 
     @compiled
-    def measure(y, lost):
+    def measure(points, missing):
         results = {}
         for name, make in uj.PROXIMALS.items():
             phi = make()
-            finite = [
-                phi.penalty(phi.prox(each, 0.5)) for each in (y, y.astype("bfloat16"))
-            ]
-            results[name] = phi.prox(lost, 0.5), phi.penalty(lost), finite
-        return results, [conjugate(lost) for conjugate in conjugates]
+            finite = [phi.penalty(phi.prox(point, 0.5)) for point in points]
+            lost = [(phi.prox(each, 0.5), phi.penalty(each)) for each in missing]
+            results[name] = finite, *zip(*lost, strict=True)
+        return results, [
+            conjugate(lost) for conjugate in conjugates for lost in missing
+        ]
 
-    results, lost_sums = measure(y, np.nan * y)
-    for name, (lost, of_lost, finite) in results.items():
-        assert np.isnan(lost).all(), name
-        assert np.isnan(of_lost) or name == "identity", name
+    dtypes = (np.float32, jnp.bfloat16)
+    points = [y.astype(dtype) for dtype in dtypes]
+    results, lost_sums = measure(points, [np.nan * point for point in points])
+    for name, (finite, lost, of_lost) in results.items():
         assert np.isfinite(finite).all(), name
+        assert np.isnan(lost).all(), name
+        assert np.isnan(of_lost).all() or name == "identity", name
     assert np.isnan(lost_sums).all()
 
 
