@@ -204,7 +204,8 @@ def apart(pairs):
 @every_network
 @pytest.mark.usefixtures("scaling_of_float32")
 def test_no_pair_is_moved_further_apart_than_the_constant(name):
-    """Sampled Jacobians, and pairs that gradient ascent moved apart, in float64."""
+    """Sampled Jacobians, and pairs that gradient ascent moved apart, in float64 but for
+    the T of float32."""
     _, _, bound_of, shape, width = made(name)
     run = exact(name)
     x = inputs(shape)

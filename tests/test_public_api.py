@@ -121,7 +121,7 @@ def test_every_public_package_is_listed():
     )
 
 
-# JAX 0.12 forgets what it compiled when parts of it are imported.
+# JAX 0.12 compiles all again after imports of some of its parts.
 FIRST_USES = """
 import importlib
 import sys
@@ -141,10 +141,11 @@ for name in unroll_jax.__all__:
 for name in sys.argv[1:]:
     importlib.import_module(name)
 function(1.0)
-print(len(compiled) - number)
+print(number, len(compiled))
 """
 
 
 def test_imports_after_the_first_compile_nothing_again():
     command = [sys.executable, "-c", FIRST_USES, *NAMES]
-    assert subprocess.check_output(command, text=True) == "0\n"
+    before, after = map(int, subprocess.check_output(command).split())
+    assert 0 < before == after

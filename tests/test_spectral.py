@@ -62,11 +62,10 @@ def numbers_and_slopes(W):
 
 
 def test_the_norm_of_a_matrix_is_met_from_both_sides():
-    number = np.array([[-3.0]])
-    for W, (norm, bound) in (
-        (WIDE, numbers_and_slopes(WIDE)[0]),
-        (number, compiled(norm_and_bound)(number)),
-    ):
+    others = [WIDE.T, np.array([[-3.0]])]
+    bounds = compiled(lambda others: list(map(norm_and_bound, others)))(others)
+    bounds.append(numbers_and_slopes(WIDE)[0])
+    for W, (norm, bound) in zip([*others, WIDE], bounds, strict=True):
         true = np.linalg.norm(W, 2)
         assert 0.999 * true <= norm <= true * (1.0 + 1e-12)
         assert true * (1.0 - 1e-12) <= bound <= 1.001 * true

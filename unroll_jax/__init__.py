@@ -10,7 +10,7 @@ import lazy_loader
 
 if "jax" in sys.modules:
     # The library needs it. JAX 0.12 compiles all functions again that were compiled
-    # before its import, so it is not left to the first use.
+    # before this import, so it is not left to the first use.
     import jax.extend.core  # noqa: F401
 
 __version__ = "0.4.0"

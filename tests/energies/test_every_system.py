@@ -1,5 +1,5 @@
-"""Every system of `DESCENTS`, and options that its examples leave out: derivatives,
-absent tokens, low precision."""
+"""Every system of `DESCENTS`, and options that its examples leave out: absent tokens,
+low precision, and derivatives of the options."""
 
 import functools
 

@@ -80,7 +80,7 @@ def test_a_checkpoint_comes_back_bit_for_bit_though_donated(tmp_path):
     assert_same_bits(state, _state(50))
 
 
-def test_remains_are_gone_when_checkpoints_are_open_and_not_later(tmp_path):
+def test_remains_are_gone_when_checkpoints_are_open(tmp_path):
     for number in range(300):
         (tmp_path / f"{number}.orbax-checkpoint-tmp" / "state").mkdir(parents=True)
     with Checkpoints(tmp_path):
@@ -89,11 +89,11 @@ def test_remains_are_gone_when_checkpoints_are_open_and_not_later(tmp_path):
 
 def test_a_folder_that_cannot_be_made_leaves_no_thread_waiting(tmp_path):
     folder = tmp_path / "checkpoints"
-    checkpoints = Checkpoints(folder)
-    folder.rmdir()
-    folder.touch()
-    with pytest.raises(NotADirectoryError):
-        checkpoints.save(1, STATE, NOTES, score=0.0)
+    with Checkpoints(folder) as checkpoints:
+        folder.rmdir()
+        folder.touch()
+        with pytest.raises(NotADirectoryError):
+            checkpoints.save(1, STATE, NOTES, score=0.0)
     kinds = {type(thread).__module__ for thread in threading.enumerate()}
     assert not [kind for kind in kinds if kind.startswith("orbax.")]
 

@@ -91,17 +91,14 @@ class Checkpoints:
     """
 
     def __init__(self, folder: Path, *, read_only: bool = False, log: Log = print):
-        """Opens the checkpoints under ``folder``, made unless ``read_only``."""
+        """Opens the checkpoints under ``folder``. Unless ``read_only`` it is made, and
+        remains of killed saves are deleted."""
         self._folder = folder.absolute()
         steps_in(folder)  # raises for a file
         # Orbax would wait for a pipe
         check_regular_below(self._folder, mend="restore it, or delete that checkpoint")
         self._read_only = read_only
         self._log = log
-        if not read_only:
-            # Orbax would do so in a thread, and even later than `close`: among the
-            # saves of the next Checkpoints.
-            self._delete_remains()
         options = ocp.CheckpointManagerOptions(
             create=not read_only,
             preservation_policy=_NewestAndBest(self._score),
@@ -112,6 +109,10 @@ class Checkpoints:
         self._began = math.inf  # when the last save began
         with system_errors(self._folder):
             self._manager = ocp.CheckpointManager(self._folder, options=options)
+        if not read_only:
+            # Orbax would do so in a thread, and even later than `close`: among the
+            # saves of the next Checkpoints.
+            self._delete_remains()
 
     def __enter__(self) -> "Checkpoints":
         """Returns itself. Leaving the context waits for the last save."""
