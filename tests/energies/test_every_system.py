@@ -78,7 +78,7 @@ def drawn(name):
 )
 def test_derivatives_of_pairs_heads_and_weights_equal_finite_differences(name):
     """Derivatives of the energy and a random sum over the step, in parameters, state
-    and input along one direction. Those of `DESCENTS` are in test_conformance.py."""
+    and input along one direction. `DESCENTS` are checked in test_conformance.py."""
     layer, *point = drawn(name)
     weight = gaussian(*point[1].shape, seed=4)
 

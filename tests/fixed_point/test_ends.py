@@ -42,7 +42,7 @@ def growing():
 
 
 def rows(values):
-    """Two rows of three numbers. 61 zeros, which stay, make them those of 64."""
+    """Two rows of three numbers. 61 zeros, which stay, make rows of 64."""
     three = np.broadcast_to(np.float32(values), (2, 3))
     return np.pad(three, ((0, 0), (0, 61)))
 
